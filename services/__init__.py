@@ -1,0 +1,1 @@
+"""The services of moonpool: one process each, they meet only on the bus."""

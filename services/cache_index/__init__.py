@@ -1,0 +1,1 @@
+"""The cache_index service."""

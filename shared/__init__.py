@@ -1,0 +1,1 @@
+"""The common code of moonpool; imports go downwards only (docs/architecture.md)."""

@@ -1,0 +1,1 @@
+"""What a model checkpoint says without torch: where it is, its shape, tokenizer, chat template."""

@@ -1,0 +1,1 @@
+"""The model loop in torch: knows no messages, no bus, no settings."""

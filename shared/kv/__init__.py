@@ -1,0 +1,1 @@
+"""PURE: block keys, slots, leases, eviction, residency. No I/O, no clocks."""

@@ -1,0 +1,1 @@
+"""PURE: eviction policies, one file each."""

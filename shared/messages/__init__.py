@@ -1,0 +1,1 @@
+"""The wire: every subject and every message, versioned, in one place."""

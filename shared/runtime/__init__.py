@@ -1,0 +1,1 @@
+"""The I/O shell of a service: bus, clock, life cycle, settings, errors."""

@@ -1,0 +1,1 @@
+"""PURE: placement policies, one file each."""

@@ -1,0 +1,1 @@
+"""PURE but for reading a trace: the cluster on virtual time."""

@@ -1,0 +1,1 @@
+"""Moves KV bytes between pools: local, and the interface all transports share."""
