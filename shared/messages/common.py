@@ -1,0 +1,103 @@
+"""Parts that several message families share."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.messages.envelope import Message, Part
+
+Token = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_-]+$")]
+"""An id that is one token of a NATS subject."""
+PackedKeys = bytes
+"""Block keys of a chain, 16 bytes each, root first."""
+PackedTokens = bytes
+"""Token ids, int32 little endian."""
+CacheMode = Literal["on", "off"]
+"""off: neither read nor publish; the cold reference."""
+
+
+class ErrorCode(StrEnum):
+    """Why a request or an operation failed; the gateway maps these to HTTP once."""
+
+    BAD_REQUEST = "bad_request"
+    UNKNOWN_MODEL = "unknown_model"
+    CONTEXT_EXCEEDED = "context_exceeded"
+    OVERLOADED = "overloaded"
+    NO_INSTANCE = "no_instance"
+    UNKNOWN_INSTANCE = "unknown_instance"
+    VOID_INCARNATION = "void_incarnation"
+    DRAINING = "draining"
+    NOT_RESERVED = "not_reserved"
+    KV_LOST = "kv_lost"
+    PEER_LOST = "peer_lost"
+    POOL_LOST = "pool_lost"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    FORMAT_MISMATCH = "format_mismatch"
+    INTERNAL = "internal"
+
+
+class ErrorInfo(Part):
+    """One clear error: what, where, whether another try may help, and when."""
+
+    code: ErrorCode
+    message: str
+    field: str | None = None
+    is_retryable: bool = False
+    retry_after_s: float | None = None
+
+
+class RequestRef(Part):
+    """Names one attempt at a request and the gateway that owns it."""
+
+    request_id: Token
+    attempt: Annotated[int, Field(ge=0)] = 0
+    gateway: Token
+    gateway_incarnation: Token
+
+    @property
+    def handle(self) -> str:
+        """The name under which promises, slots and leases of this attempt are held."""
+        return f"{self.request_id}/{self.attempt}"
+
+
+class InstanceRef(Part):
+    """One incarnation of a prefill or decode instance and the node whose pool it uses."""
+
+    id: Token
+    incarnation: Token
+    node: Token
+
+
+class NodeRef(Part):
+    """One incarnation of a node."""
+
+    id: Token
+    incarnation: Token
+
+
+class Sampling(Part):
+    """How tokens are chosen. Randomness is a function of (seed, position) only."""
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    seed: int = 0
+    ignore_eos: bool = False
+
+
+class FetchSource(Part):
+    """Where the leading blocks of a chain can be read: `num_blocks` of them on `node`."""
+
+    node: NodeRef
+    num_blocks: Annotated[int, Field(ge=1)]
+
+
+class Empty(Message):
+    """A request without arguments."""
+
+
+class Ok(Message):
+    """Done; nothing to say."""

@@ -1,0 +1,99 @@
+"""Asked of the conductor: where a request shall run, and what it knows."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from shared.messages.bill import Times
+from shared.messages.common import (
+    CacheMode,
+    ErrorInfo,
+    FetchSource,
+    InstanceRef,
+    PackedKeys,
+    RequestRef,
+)
+from shared.messages.envelope import Message, Part
+from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
+
+
+class PlaceRequest(Message):
+    """Place one attempt of a request; `explain` takes the same and places nothing."""
+
+    ref: RequestRef
+    model: str
+    num_tokens: Annotated[int, Field(ge=1)]
+    """Length of the prompt."""
+    max_tokens: Annotated[int, Field(ge=1)]
+    chain: PackedKeys = b""
+    """Keys of the prompt's full blocks."""
+    cache: CacheMode = "on"
+    exclude: list[str] = []
+    """Incarnations of instances that failed this request."""
+    prefill: str | None = None
+    """Instance id the caller insists on (admin scope)."""
+    decode: str | None = None
+    policy: str | None = None
+    remaining_ms: Annotated[int, Field(ge=0)] = 30_000
+
+
+class Candidate(Part):
+    """One pair that was priced and why it lost (`reason` is empty for the winner)."""
+
+    prefill: InstanceRef
+    local_blocks: int
+    remote_blocks: int
+    predicted: Times
+    reason: str = ""
+
+
+class Placement(Part):
+    """Where an attempt runs. Both instances have promised room for it."""
+
+    prefill: InstanceRef
+    decode: InstanceRef
+    local_blocks: int
+    """Leading blocks of the chain that the index says are on the prefill node."""
+    source: FetchSource | None
+    """Fetch the prefix from here; None: use what is local and compute the rest."""
+    decode_source: FetchSource | None = None
+    """Where the decode node can pull the cached prefix from; None: from the prefill node."""
+    predicted: Times
+    policy: str
+
+
+class PlaceReply(Message):
+    placement: Placement | None = None
+    refusal: ErrorInfo | None = None
+    losers: list[Candidate] = []
+    """The best four of them."""
+    counts: dict[str, int] = {}
+    """Candidates by reason for losing."""
+
+
+class ModelInfo(Part):
+    """A model that ready instances serve."""
+
+    name: str
+    root: bytes
+    """Root of its block keys: the hash of `kv_format`."""
+    kv_format: dict[str, Any]
+    block_tokens: int
+    grid_tokens: int
+    """Hits, publishing and transfer go in whole chunks of this many tokens."""
+    context_tokens: int
+    block_bytes: int
+
+
+class ModelsReply(Message):
+    models: list[ModelInfo] = []
+
+
+class StateReply(Message):
+    """What this conductor sees now."""
+
+    conductor: str
+    instances: list[InstanceReport] = []
+    nodes: list[NodeReport] = []
+    gateways: list[GatewayReport] = []
+    models: list[ModelInfo] = []

@@ -1,0 +1,81 @@
+"""Asked of one decode instance: the run, KV that is ready, the hand-over."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.messages.bill import Reuse, Times
+from shared.messages.common import (
+    CacheMode,
+    FetchSource,
+    InstanceRef,
+    NodeRef,
+    PackedKeys,
+    PackedTokens,
+    RequestRef,
+    Sampling,
+)
+from shared.messages.envelope import Message, Part
+
+
+class DecodeRun(Message):
+    """Expect this request's KV, then generate. Sent together with PrefillRun."""
+
+    ref: RequestRef
+    incarnation: str
+    model: str
+    num_tokens: Annotated[int, Field(ge=1)]
+    chain: PackedKeys
+    sampling: Sampling
+    prefill: InstanceRef
+    source: FetchSource | None = None
+    """Cached prefix blocks that may be pulled while prefill runs."""
+    cache: CacheMode = "on"
+    given_tokens: PackedTokens = b""
+    """Tokens the client has already: fed through the decode path, not sent again."""
+    reply_subject: str
+    remaining_ms: Annotated[int, Field(ge=0)]
+
+
+class KvBlock(Part):
+    """One block of the prompt in the prefill node's pool, held there until the hand-over ends."""
+
+    index: Annotated[int, Field(ge=0)]
+    slot: Annotated[int, Field(ge=0)]
+    generation: Annotated[int, Field(ge=0)]
+    valid_tokens: Annotated[int, Field(ge=1)]
+    checksum: Annotated[int, Field(ge=0)] = 0
+    """xxh3-64 of the valid bytes; 0 while layers are still missing."""
+    is_sealed: bool = False
+
+
+class KvReady(Message):
+    """Layers [first_layer, end_layer) of one block are complete. A hint: Handoff is the word."""
+
+    ref: RequestRef
+    node: NodeRef
+    block: KvBlock
+    first_layer: Annotated[int, Field(ge=0)]
+    end_layer: Annotated[int, Field(ge=1)]
+
+
+class Handoff(Message):
+    """All KV of the prompt is there and token 0 is known. Answered when decode holds all of it.
+
+    After the answer the prefill instance frees what it held for the request.
+    """
+
+    ref: RequestRef
+    node: NodeRef
+    blocks: list[KvBlock]
+    """All blocks of the prompt in order, cached ones too."""
+    first_token: int
+    times: Times
+    reuse: Reuse
+
+
+class HandoffReply(Message):
+    """What moved to the decode node."""
+
+    streamed_bytes: int = 0
+    stream_s: float = 0.0

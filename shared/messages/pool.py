@@ -1,0 +1,177 @@
+"""Between a worker and the transfer service of its node, over the node's unix socket.
+
+Frames: 4 bytes little-endian length, then msgpack of a `Call` or an `Answer`. What an attachment
+holds (slots in WRITING or PRIVATE, leases) ends when it releases it or its socket closes, never by
+time. Things are held under a handle (RequestRef.handle); `release` frees all of a handle at once.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.messages.common import ErrorInfo, FetchSource, NodeRef, PackedKeys, RequestRef, Token
+from shared.messages.envelope import Message, Part
+from shared.messages.transfer import KvGeometry, LocalDescriptor
+
+MAX_FRAME_BYTES = 8 << 20
+
+
+class Call(Message):
+    """One call: `body` is the msgpack of the message that `operation` takes."""
+
+    id: int
+    operation: Literal[
+        "describe", "attach", "lease", "fetch", "allocate", "seal", "pull", "release"
+    ]
+    body: bytes = b""
+
+
+class Answer(Message):
+    id: int
+    body: bytes = b""
+    error: ErrorInfo | None = None
+
+
+class PoolDescription(Message):
+    """Answer to `describe`, before attaching."""
+
+    node: NodeRef
+    is_ready: bool
+    workers: dict[str, int] = {}
+    """Attached workers by role."""
+
+
+class Attach(Message):
+    """The first attach gives the pool its model; others must have the same root and geometry."""
+
+    instance: Token
+    incarnation: Token
+    role: Literal["prefill", "decode", "both"]
+    root: bytes
+    geometry: KvGeometry
+    max_slots: Annotated[int, Field(ge=1)]
+    """Cap on WRITING and PRIVATE slots of this attachment (0.. of the pool)."""
+
+
+class AttachReply(Message):
+    node: NodeRef
+    segment: LocalDescriptor
+
+
+class Blocks(Part):
+    """Parallel lists: where blocks are."""
+
+    slots: list[int] = []
+    generations: list[int] = []
+    checksums: list[int] = []
+
+
+class LeaseBlocks(Message):
+    """Hold the leading run of `keys` (from the root) that this pool has. Verifies checksums."""
+
+    handle: str
+    keys: PackedKeys
+
+
+class LeaseBlocksReply(Message):
+    blocks: Blocks
+
+
+class FetchBlocks(Message):
+    """Bring the leading run of `keys` here from `source`, then hold what this pool has of it.
+
+    What is here already is not moved. Any failure shortens the run; it is never an error.
+    """
+
+    handle: str
+    ref: RequestRef
+    keys: PackedKeys
+    source: FetchSource
+    remaining_ms: Annotated[int, Field(ge=1)] = 10_000
+
+
+class FetchBlocksReply(Message):
+    """`blocks` is the whole run held now; `num_local` of them were here before."""
+
+    blocks: Blocks
+    num_local: int
+    fetched_bytes: int = 0
+    seconds: float = 0.0
+    transport: str = "none"
+
+
+class Allocate(Message):
+    """`num_slots` WRITING slots, all or none (ErrorCode.OVERLOADED: none now)."""
+
+    handle: str
+    num_slots: Annotated[int, Field(ge=1)]
+
+
+class AllocateReply(Message):
+    slots: list[int]
+    generations: list[int]
+
+
+class SealBlock(Part):
+    """WRITING → SEALED (`key` given) or → PRIVATE (no key).
+
+    `checksum` not 0: verify against it, else computed here.
+    """
+
+    slot: int
+    generation: int
+    valid_tokens: Annotated[int, Field(ge=1)]
+    key: bytes = b""
+    checksum: int = 0
+
+
+class Seal(Message):
+    """Seal a run of one chain. `start` and `chain` place sealed blocks in their chain.
+
+    `chain` is the whole chain from the root up to the last sealed block. Sealed blocks stay held
+    by the handle until it is released. A key that is sealed already: its slot here is freed and
+    the answer names the slot that holds the key.
+    """
+
+    handle: str
+    start: Annotated[int, Field(ge=0)]
+    chain: PackedKeys = b""
+    blocks: list[SealBlock]
+
+
+class SealReply(Message):
+    """Parallel to the blocks; a block whose checksum did not match is an error, none is sealed."""
+
+    blocks: Blocks
+
+
+class PullItem(Part):
+    """Copy layers of a peer's slot into an own WRITING slot."""
+
+    peer_slot: int
+    peer_generation: int
+    slot: int
+    valid_tokens: Annotated[int, Field(ge=1)]
+    first_layer: Annotated[int, Field(ge=0)]
+    end_layer: Annotated[int, Field(ge=1)]
+
+
+class Pull(Message):
+    """Batched; fails as a whole (ErrorCode.PEER_LOST, KV_LOST), the slots stay WRITING."""
+
+    handle: str
+    node: NodeRef
+    items: list[PullItem]
+    remaining_ms: Annotated[int, Field(ge=1)] = 10_000
+
+
+class PullReply(Message):
+    moved_bytes: int
+    seconds: float
+    transport: str
+
+
+class Release(Message):
+    """Free or unlease everything held under the handle by this attachment."""
+
+    handle: str

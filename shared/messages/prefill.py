@@ -1,0 +1,66 @@
+"""Asked of one prefill instance."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.messages.common import (
+    CacheMode,
+    FetchSource,
+    InstanceRef,
+    PackedKeys,
+    PackedTokens,
+    RequestRef,
+    Sampling,
+)
+from shared.messages.envelope import Message
+
+
+class Reserve(Message):
+    """A promise of room: prefill counts prompt tokens, decode prompt and answer tokens.
+
+    Ends after `ttl_ms` unless `run` came. With `source` the prefill node fetches at once.
+    """
+
+    ref: RequestRef
+    incarnation: str
+    num_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    cached_tokens: Annotated[int, Field(ge=0)] = 0
+    chain: PackedKeys = b""
+    source: FetchSource | None = None
+    cache: CacheMode = "on"
+    ttl_ms: Annotated[int, Field(ge=1)] = 2_000
+
+
+class ReserveReply(Message):
+    """The instance is the authority on its own queue."""
+
+    is_accepted: bool
+    reason: str = ""
+    expected_start_s: float = 0.0
+    retry_after_s: float | None = None
+
+
+class PrefillRun(Message):
+    """Compute the prompt's KV, sample token 0, hand over to `decode`."""
+
+    ref: RequestRef
+    incarnation: str
+    model: str
+    tokens: PackedTokens
+    chain: PackedKeys
+    sampling: Sampling
+    decode: InstanceRef
+    source: FetchSource | None = None
+    cache: CacheMode = "on"
+    reply_subject: str
+    remaining_ms: Annotated[int, Field(ge=0)]
+    is_resume: bool = False
+    """The client has token 0 already: it is handed to decode, not sent again."""
+
+
+class Cancel(Message):
+    """The attempt is over for its gateway: stop, free everything. Unknown ones are ignored."""
+
+    ref: RequestRef

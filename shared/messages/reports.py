@@ -1,0 +1,85 @@
+"""Heartbeats: what every process says of itself, twice a second at most."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from shared.messages.common import Token
+from shared.messages.envelope import Message
+
+REPORT_INTERVAL_S = 0.5
+LEASE_S = 3.0
+"""A process that was silent for this long is taken as gone."""
+
+State = Literal["starting", "ready", "draining"]
+
+
+class InstanceReport(Message):
+    """A prefill or decode instance."""
+
+    service: Literal["prefill", "decode"]
+    id: Token
+    incarnation: Token
+    node: Token
+    node_incarnation: Token
+    state: State
+    model: str
+    root: bytes
+    kv_format: dict[str, Any]
+    block_tokens: int
+    grid_tokens: int
+    block_bytes: int
+    context_tokens: int
+    queued_requests: int = 0
+    queued_tokens: int = 0
+    """Prompt tokens promised or queued that are not computed yet."""
+    running: int = 0
+    free_tokens: int = 0
+    """Decode: room of the device cache that is not promised."""
+    capacity_tokens: int = 0
+    context_in_batch_tokens: int = 0
+    expected_start_s: float = 0.0
+    """Prefill: when a request that comes now would start."""
+
+
+class NodeReport(Message):
+    """A transfer service and its pool."""
+
+    service: Literal["transfer"] = "transfer"
+    id: Token
+    incarnation: Token
+    state: State
+    root: bytes = b""
+    block_bytes: int = 0
+    slots_total: int = 0
+    slots_free: int = 0
+    slots_writing: int = 0
+    slots_private: int = 0
+    slots_sealed: int = 0
+    slots_leased: int = 0
+    bytes_in_flight: Annotated[int, Field(ge=0)] = 0
+    bytes_fetched_total: int = 0
+    bytes_streamed_total: int = 0
+    evictions_total: int = 0
+    checksum_failures_total: int = 0
+    attached: list[str] = []
+
+
+class GatewayReport(Message):
+    """A gateway; instances cancel the work of one that is silent for LEASE_S."""
+
+    service: Literal["gateway"] = "gateway"
+    id: Token
+    incarnation: Token
+    state: State
+    in_flight: int = 0
+    http: str = ""
+
+
+class PingReply(Message):
+    """Who answers on a process' own ping subject."""
+
+    service: str
+    id: str
+    incarnation: str
+    state: State

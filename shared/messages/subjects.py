@@ -1,0 +1,69 @@
+"""Every NATS subject of moonpool; no subject string stands anywhere else.
+
+Names on the wire: `moonpool.<service>.<operation>` is answered by one of a queue group,
+`moonpool.<service>.<id>.<operation>` by that very process.
+"""
+
+PREFIX = "moonpool"
+QUEUE_GROUP = "q"
+
+# --- conductor (queue group) -------------------------------------------------------------------
+CONDUCTOR_PLACE = f"{PREFIX}.conductor.place"
+CONDUCTOR_EXPLAIN = f"{PREFIX}.conductor.explain"
+CONDUCTOR_STATE = f"{PREFIX}.conductor.state"
+CONDUCTOR_MODELS = f"{PREFIX}.conductor.models"
+
+# --- cache-index -------------------------------------------------------------------------------
+INDEX_MATCH = f"{PREFIX}.index.match"
+INDEX_REGISTER_NODE = f"{PREFIX}.index.register_node"
+INDEX_RENEW_NODE = f"{PREFIX}.index.renew_node"
+INDEX_CLAIM_FORMAT = f"{PREFIX}.index.claim_format"
+INDEX_STATS = f"{PREFIX}.index.stats"
+INDEX_EVENTS_ALL = f"{PREFIX}.index.events.*"
+
+# --- plain subscriptions -----------------------------------------------------------------------
+REPORTS_ALL = f"{PREFIX}.report.>"
+FINISHED_BILLS = f"{PREFIX}.bills"
+
+
+def index_events(node: str) -> str:
+    """Residency events of one node; every cache-index subscribes to all."""
+    return f"{PREFIX}.index.events.{node}"
+
+
+def report(service: str, instance: str) -> str:
+    """Heartbeats with the state of one process (prefill, decode, transfer, gateway)."""
+    return f"{PREFIX}.report.{service}.{instance}"
+
+
+def transfer(node: str, operation: str) -> str:
+    """describe, lease, release, inventory: asked of one node's transfer service."""
+    return f"{PREFIX}.transfer.{node}.{operation}"
+
+
+def instance(service: str, instance_id: str, operation: str) -> str:
+    """reserve, run, cancel, release, kv, handoff, ping: asked of one prefill or decode instance."""
+    return f"{PREFIX}.{service}.{instance_id}.{operation}"
+
+
+def gateway_tokens(gateway: str, request: str, attempt: int) -> str:
+    """Where the tokens of one attempt go; each attempt has its own subject."""
+    return f"{PREFIX}.gateway.{gateway}.tokens.{request}.{attempt}"
+
+
+def gateway_tokens_all(gateway: str) -> str:
+    return f"{PREFIX}.gateway.{gateway}.tokens.*.*"
+
+
+def gateway_bill(gateway: str) -> str:
+    return f"{PREFIX}.gateway.{gateway}.bill"
+
+
+def trace(request: str) -> str:
+    """JSON events of one request's life, sent when the request asks for it."""
+    return f"{PREFIX}.trace.{request}"
+
+
+def ping(service: str, instance_id: str) -> str:
+    """Liveness of one process: no responder means that it is gone."""
+    return f"{PREFIX}.{service}.{instance_id}.ping"

@@ -1,0 +1,76 @@
+"""Asked of one node's transfer service by other nodes' transfer services."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.messages.common import NodeRef, PackedKeys, Token
+from shared.messages.envelope import Message, Part
+
+
+class KvGeometry(Part):
+    """The bytes of a block: `[layer][K,V][token][kv_head][head_dim]`."""
+
+    num_layers: Annotated[int, Field(ge=1)]
+    block_tokens: Annotated[int, Field(ge=1)]
+    token_bytes: Annotated[int, Field(ge=1)]
+    """Bytes of one token in one plane (K or V) of one layer."""
+
+    @property
+    def plane_bytes(self) -> int:
+        return self.block_tokens * self.token_bytes
+
+    @property
+    def layer_bytes(self) -> int:
+        return 2 * self.plane_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        return self.num_layers * self.layer_bytes
+
+
+class LocalDescriptor(Part):
+    """How a peer on the same host maps the segment. Valid only if the nonce in it is equal."""
+
+    path: str
+    nonce: bytes
+    num_slots: int
+    block_bytes: int
+    data_offset: int
+
+
+class DescribeReply(Message):
+    """What a node offers to peers, by transport."""
+
+    node: NodeRef
+    root: bytes
+    geometry: KvGeometry | None = None
+    local: LocalDescriptor | None = None
+
+
+class LeaseRequest(Message):
+    """Hold the leading run of `keys` that is readable, for `holder`, at most `ttl_ms`."""
+
+    holder: NodeRef
+    incarnation: Token
+    """Of the node that is asked; another one answers with an error."""
+    root: bytes
+    keys: PackedKeys
+    ttl_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
+
+
+class LeaseReply(Message):
+    """Parallel lists for the run that is held; empty when the first key is not here.
+
+    The holder stops reading at 80 % of `ttl_ms`.
+    """
+
+    lease_id: str
+    slots: list[int] = []
+    generations: list[int] = []
+    checksums: list[int] = []
+    ttl_ms: int = 0
+
+
+class LeaseRelease(Message):
+    lease_id: str
