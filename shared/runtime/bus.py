@@ -1,0 +1,197 @@
+"""The bus: typed request, publish and subscribe over NATS. The only file that speaks nats-py."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
+
+from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.envelope import Message, MessageError, decode, encode
+from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Message)
+
+PENDING_BYTES = 32 << 20
+"""What a client keeps while it is cut off; beyond it publishing fails."""
+RECONNECT_WAIT_S = 0.25
+
+
+class ErrorBody(Message):
+    """Body of an error reply; the headers carry code and sentence for the nats CLI."""
+
+    error: ErrorInfo
+
+
+class Subscription:
+    """A plain subscription; `stop` ends it at once."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def stop(self) -> None:
+        try:
+            await self._inner.unsubscribe()
+        except (nats.errors.ConnectionClosedError, nats.errors.BadSubscriptionError):
+            return
+
+
+class Bus:
+    """One connection to NATS; it reconnects by itself, for ever."""
+
+    def __init__(self, client: Client, log: logging.Logger) -> None:
+        self.client = client
+        self._log = log
+        self._reconnect_callbacks: list[Callable[[], None]] = []
+        self.bad_messages_total = 0
+
+    @classmethod
+    async def connect(cls, url: str, *, name: str) -> Self:
+        """Connected bus; waits for the server as long as it takes, saying so once."""
+        log = logging.getLogger("moonpool.bus")
+        client = Client()
+        bus = cls(client, log)
+        state = {"is_waiting_said": False}
+
+        async def on_error(error: Exception) -> None:
+            if client.is_connected:
+                log.warning("nats: %s", error or type(error).__name__)
+            elif not state["is_waiting_said"]:
+                state["is_waiting_said"] = True
+                log.info("waiting for NATS at %s", redacted(url))
+
+        async def on_disconnect() -> None:
+            if not client.is_closed:
+                log.warning("cut off from NATS at %s, trying again", redacted(url))
+
+        async def on_reconnect() -> None:
+            log.info("connected to NATS again")
+            for callback in bus._reconnect_callbacks:
+                callback()
+
+        await client.connect(
+            url,
+            name=name,
+            error_cb=on_error,
+            disconnected_cb=on_disconnect,
+            reconnected_cb=on_reconnect,
+            reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            connect_timeout=5,
+            pending_size=PENDING_BYTES,
+            drain_timeout=5,
+        )
+        return bus
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.client.is_connected)
+
+    @property
+    def max_payload_bytes(self) -> int:
+        return int(self.client.max_payload)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the loop after each reconnect."""
+        self._reconnect_callbacks.append(callback)
+
+    async def request(
+        self, subject: str, message: Message, reply_type: type[R], *, timeout_s: float
+    ) -> R:
+        """The answer to `message`.
+
+        Raises NoResponder (nobody listens), BusTimeout, or the ServiceError that was answered.
+        """
+        try:
+            answer = await self.client.request(subject, encode(message), timeout=timeout_s)
+        except nats.errors.NoRespondersError:
+            raise NoResponder(subject) from None
+        except (TimeoutError, nats.errors.TimeoutError):
+            raise BusTimeout(subject, timeout_s) from None
+        except nats.errors.Error as error:
+            raise self._cut_off(subject, error) from error
+        if answer.headers and ERROR_CODE_HEADER in answer.headers:
+            raise error_of(answer)
+        try:
+            return decode(answer.data, reply_type)
+        except MessageError as error:
+            raise ServiceError(
+                ErrorCode.INTERNAL, f"answer on {subject} is not a {reply_type.__name__}: {error}"
+            ) from None
+
+    async def publish(self, subject: str, message: Message, *, as_json: bool = False) -> None:
+        """Hand `message` to the connection; it is kept for a while when cut off."""
+        try:
+            await self.client.publish(subject, encode(message, as_json=as_json))
+        except nats.errors.Error as error:
+            raise self._cut_off(subject, error) from error
+
+    async def subscribe(
+        self,
+        subject: str,
+        message_type: type[M],
+        handler: Callable[[M], None],
+        *,
+        queue: str = "",
+    ) -> Subscription:
+        """Call `handler` with each message, in order. It must be quick and not raise.
+
+        A payload that is not a `message_type` is counted and logged, nothing else.
+        """
+
+        async def on_message(msg: Msg) -> None:
+            try:
+                message = decode(msg.data, message_type)
+            except MessageError as error:
+                self.bad_messages_total += 1
+                self._log.warning("bad message on %s: %s", msg.subject, error)
+                return
+            try:
+                handler(message)
+            except Exception:  # one bad handler call must not end the subscription
+                self._log.exception("handler of %s failed", msg.subject)
+
+        return Subscription(await self.client.subscribe(subject, queue=queue, cb=on_message))
+
+    async def flush(self) -> None:
+        """Until the server has everything published so far (bounded)."""
+        await self.client.flush(timeout=5)
+
+    async def close(self) -> None:
+        """Send what is buffered and close; bounded."""
+        try:
+            if self.client.is_connected:
+                await self.client.drain()
+        except (TimeoutError, nats.errors.Error) as error:
+            self._log.debug("drain of the connection ended early: %r", error)
+        finally:
+            await self.client.close()
+
+    @staticmethod
+    def _cut_off(subject: str, error: Exception) -> ServiceError:
+        return ServiceError(
+            ErrorCode.INTERNAL,
+            f"could not send on {subject}: {error or type(error).__name__}",
+            is_retryable=True,
+        )
+
+
+def error_of(answer: Msg) -> ServiceError:
+    """The ServiceError in an error reply; one without our body becomes INTERNAL."""
+    headers = answer.headers or {}
+    try:
+        return ServiceError.from_info(decode(answer.data, ErrorBody).error)
+    except MessageError:
+        text = headers.get(ERROR_HEADER, "unknown error")
+        return ServiceError(ErrorCode.INTERNAL, text)
+
+
+def redacted(url: str) -> str:
+    """`url` without user and password, for logs."""
+    scheme, separator, rest = url.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -1,0 +1,206 @@
+"""From main to exit code: settings, loop, bus, signals, start, drain and stop of one service."""
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+import uvloop
+
+from shared.messages import subjects
+from shared.messages.envelope import Message
+from shared.messages.reports import PingReply, State
+from shared.runtime.bus import Bus
+from shared.runtime.errors import ServiceError
+from shared.runtime.micro import Endpoint, MicroService
+from shared.runtime.settings import CommonSettings, load_settings
+from shared.runtime.tasks import Tasks
+
+S = TypeVar("S", bound=CommonSettings)
+STOP_TIMEOUT_S = 5.0
+
+
+class PingRequest(Message):
+    """Who is there?"""
+
+
+@dataclass
+class Context(Generic[S]):
+    """What a running service stands on."""
+
+    service: str
+    settings: S
+    bus: Bus
+    tasks: Tasks
+    log: logging.Logger
+    incarnation: str
+    stopping: asyncio.Event
+    state: State = "starting"
+    _micro: MicroService | None = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.settings.instance_id
+
+    async def serve(
+        self, endpoints: Sequence[Endpoint[Any, Any]], *, metadata: dict[str, str] | None = None
+    ) -> None:
+        """Register the process as a NATS micro service with these endpoints and a ping."""
+        ping = Endpoint(
+            name="ping",
+            subject=subjects.ping(self.service, self.id),
+            request_type=PingRequest,
+            reply_type=PingReply,
+            handler=self._on_ping,
+            description="Who this process is and whether it is ready",
+        )
+        self._micro = MicroService(self.bus, self.tasks, self.log)
+        await self._micro.start(
+            name=f"moonpool-{self.service}",
+            version=importlib.metadata.version("moonpool"),
+            description=f"moonpool {self.service}",
+            metadata={
+                "id": self.id,
+                "incarnation": self.incarnation,
+                "role": self.service,
+                **(metadata or {}),
+            },
+            endpoints=[*endpoints, ping],
+        )
+        await self.bus.flush()
+        if self.settings.health_file is not None:
+            self.settings.health_file.write_text(f"{self.service} {self.id}\n")
+
+    async def stop_serving(self) -> None:
+        """Take no more requests; replies of running handlers still go out."""
+        if self._micro is not None:
+            await self._micro.stop()
+
+    async def _on_ping(self, _: PingRequest) -> PingReply:
+        return PingReply(
+            service=self.service, id=self.id, incarnation=self.incarnation, state=self.state
+        )
+
+
+class Service(Protocol[S]):
+    """What `run_service` runs. `stop` may be called after a failed or cancelled start."""
+
+    async def start(self, context: Context[S]) -> None:
+        """Build the parts, serve, set context.state to ready when it is."""
+
+    async def drain(self) -> None:
+        """Refuse new work and finish what runs; cut off after drain_timeout_s."""
+
+    async def stop(self) -> None:
+        """Release everything that outlives the process (files, sockets, leases)."""
+
+
+def run_service(name: str, settings_type: type[S], build: Callable[[S], Service[S]]) -> NoReturn:
+    """The whole main of a service; exits 0 after a drain, 1 after a crash, 2 on bad settings."""
+    settings = load_settings(name, settings_type)
+    logging.basicConfig(
+        level=settings.log_level,
+        format="%(asctime)s %(levelname).1s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    log = logging.getLogger(f"moonpool.{name}")
+    code = 0
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(name, settings, build(settings), log))
+    except Exception as error:  # the top: said once, then the supervisor restarts
+        expected = _expected(error)
+        if expected is not None:
+            log.error("%s cannot go on: %s", settings.instance_id, expected)
+        else:
+            log.exception("%s ends with an error", settings.instance_id)
+        code = 1
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: a compute thread in the middle of a matmul must not hold up the end.
+    os._exit(code)
+
+
+def _expected(error: Exception) -> ServiceError | None:
+    """The ServiceError that ended the service, None when a bug did."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        inner = error.exceptions[0]
+        return _expected(inner)
+    return None
+
+
+async def _run(name: str, settings: S, service: Service[S], log: logging.Logger) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    bus = await _unless_stopping(
+        stopping, Bus.connect(settings.nats_url, name=settings.instance_id)
+    )
+    if bus is None:
+        return
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, log)
+            context = Context(
+                service=name,
+                settings=settings,
+                bus=bus,
+                tasks=tasks,
+                log=log,
+                incarnation=secrets.token_hex(8),
+                stopping=stopping,
+            )
+            try:
+                await _live(context, service)
+            finally:
+                await _bounded(service.stop(), STOP_TIMEOUT_S, "stop", log)
+                tasks.cancel_all()
+    finally:
+        await _bounded(bus.close(), STOP_TIMEOUT_S, "closing the bus", log)
+
+
+async def _live(context: Context[S], service: Service[S]) -> None:
+    """Start, wait for the signal, drain."""
+    log = context.log
+    log.info("%s starts, incarnation %s", context.id, context.incarnation)
+    await _unless_stopping(context.stopping, service.start(context))
+    if not context.stopping.is_set():
+        log.info("%s is up", context.id)
+    await context.stopping.wait()
+    log.info("%s drains", context.id)
+    context.state = "draining"
+    await _bounded(service.drain(), context.settings.drain_timeout_s, "drain", log)
+    await _bounded(context.stop_serving(), STOP_TIMEOUT_S, "stop serving", log)
+    log.info("%s stops", context.id)
+
+
+async def _unless_stopping(stopping: asyncio.Event, work: Any) -> Any:
+    """The result of `work`, or None when the stop signal came first (work is cancelled)."""
+    work_task = asyncio.ensure_future(work)
+    stop_task = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({work_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            return work_task.result()
+        return None
+    finally:
+        for task in (work_task, stop_task):
+            task.cancel()
+        await asyncio.gather(work_task, stop_task, return_exceptions=True)
+
+
+async def _bounded(work: Any, timeout_s: float, what: str, log: logging.Logger) -> None:
+    try:
+        await asyncio.wait_for(work, timeout_s)
+    except TimeoutError:
+        log.warning("%s took more than %g s and was cut off", what, timeout_s)

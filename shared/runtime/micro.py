@@ -1,0 +1,137 @@
+"""A NATS micro service: typed endpoints that run concurrently and answer errors clearly."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import nats.micro
+from nats.micro.request import Request
+
+from shared.messages import subjects
+from shared.messages.common import ErrorCode
+from shared.messages.envelope import Message, MessageError, decode, encode, is_json
+from shared.runtime.bus import Bus, ErrorBody
+from shared.runtime.errors import ServiceError
+from shared.runtime.tasks import Tasks
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Q, R]):
+    """One operation: a subject, the schemas of question and answer, a handler.
+
+    Handlers run each in a task of its own, at most `max_running` at once; one more is refused.
+    """
+
+    name: str
+    subject: str
+    request_type: type[Q]
+    reply_type: type[R]
+    handler: Callable[[Q], Awaitable[R]]
+    description: str
+    queue: str = subjects.QUEUE_GROUP
+    max_running: int = 256
+
+
+class MicroService:
+    """The micro service of one process; `nats micro ls|info|stats` show it."""
+
+    def __init__(self, bus: Bus, tasks: Tasks, log: logging.Logger) -> None:
+        self._bus = bus
+        self._tasks = tasks
+        self._log = log
+        self._service: Any = None
+
+    async def start(
+        self,
+        *,
+        name: str,
+        version: str,
+        description: str,
+        metadata: dict[str, str],
+        endpoints: Sequence[Endpoint[Any, Any]],
+    ) -> None:
+        self._service = await nats.micro.add_service(
+            self._bus.client,
+            name=name,
+            version=version,
+            description=description,
+            metadata=metadata,
+        )
+        for endpoint in endpoints:
+            await self._service.add_endpoint(
+                name=endpoint.name,
+                subject=endpoint.subject,
+                queue_group=endpoint.queue,
+                handler=_Runner(endpoint, self._tasks, self._log).on_request,
+                metadata={
+                    "description": endpoint.description,
+                    "request": endpoint.request_type.__name__,
+                    "reply": endpoint.reply_type.__name__,
+                    "schema": json.dumps(sorted(endpoint.request_type.model_fields)),
+                },
+            )
+
+    async def stop(self) -> None:
+        """No more requests are taken; running handlers go on."""
+        if self._service is not None and self._bus.is_connected:
+            await self._service.stop()
+        self._service = None
+
+
+class _Runner(Generic[Q, R]):
+    """Hands requests of one endpoint to tasks: nats-py itself calls back one at a time."""
+
+    def __init__(self, endpoint: Endpoint[Q, R], tasks: Tasks, log: logging.Logger) -> None:
+        self._endpoint = endpoint
+        self._tasks = tasks
+        self._log = log
+        self._num_running = 0
+
+    async def on_request(self, request: Request) -> None:
+        if self._num_running >= self._endpoint.max_running:
+            error = ServiceError(
+                ErrorCode.OVERLOADED,
+                f"{self._endpoint.name}: {self._num_running} requests run already",
+                is_retryable=True,
+                retry_after_s=0.1,
+            )
+            await _respond_error(request, error)
+            return
+        self._num_running += 1
+        self._tasks.start_contained(self._run(request), name=self._endpoint.name)
+
+    async def _run(self, request: Request) -> None:
+        try:
+            question = decode(request.data, self._endpoint.request_type)
+            answer = await self._endpoint.handler(question)
+            if request._msg.reply:
+                await request.respond(encode(answer, as_json=_wants_json(request)))
+        except MessageError as error:
+            bad = ServiceError(ErrorCode.BAD_REQUEST, str(error), field=error.field)
+            await _respond_error(request, bad)
+        except ServiceError as error:
+            await _respond_error(request, error)
+        except Exception:  # the handler boundary: logged whole, told in one sentence
+            self._log.exception("%s failed", self._endpoint.name)
+            await _respond_error(
+                request, ServiceError(ErrorCode.INTERNAL, f"{self._endpoint.name} failed; see log")
+            )
+        finally:
+            self._num_running -= 1
+
+
+def _wants_json(request: Request) -> bool:
+    return not request.data or is_json(request.data)
+
+
+async def _respond_error(request: Request, error: ServiceError) -> None:
+    if not request._msg.reply:
+        return
+    body = encode(ErrorBody(error=error.info), as_json=_wants_json(request))
+    one_line = " ".join(error.message.split())
+    await request.respond_error(str(error.code), one_line, data=body)

@@ -1,0 +1,40 @@
+"""Tasks of a service: every one has an owner, a name and an end."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """Starts tasks in the service's TaskGroup and cancels them when the service stops."""
+
+    def __init__(self, group: asyncio.TaskGroup, log: logging.Logger) -> None:
+        self._group = group
+        self._log = log
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start_soon(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """A task the service cannot live without: an exception in it ends the service."""
+        task = self._group.create_task(coroutine, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def start_contained(
+        self, coroutine: Coroutine[Any, Any, None], *, name: str
+    ) -> asyncio.Task[None]:
+        """A task of one request: an exception in it is logged and ends nothing else."""
+        return self.start_soon(self._contain(coroutine, name), name=name)
+
+    async def _contain(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await coroutine
+        except Exception:  # the boundary between one request and the service
+            self._log.exception("task %s failed", name)
+
+    def cancel_all(self) -> None:
+        for task in list(self._running):
+            task.cancel()
