@@ -18,9 +18,10 @@ class TextModel:
 
 def load_text_model(model: str) -> TextModel:
     source = locate(model)
+    tokenizer = load_tokenizer(source)
     return TextModel(
         source=source,
         config=load_model_config(source),
-        tokenizer=load_tokenizer(source),
-        chat_template=load_chat_template(source),
+        tokenizer=tokenizer,
+        chat_template=load_chat_template(source, tokenizer),
     )

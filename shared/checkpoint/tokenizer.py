@@ -1,22 +1,122 @@
 """Text to token ids and back. Thread safe; never templates a chat."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 
+from tokenizers import Tokenizer, decoders
+
+from shared.checkpoint.byte_level import token_bytes
+from shared.checkpoint.byte_tokenizer import build_byte_tokenizer
+from shared.checkpoint.dummy import dummy_preset
+from shared.checkpoint.errors import CheckpointError
+from shared.checkpoint.gguf_file import GgufFile, read_gguf
+from shared.checkpoint.gguf_tokenizer import build_gguf_tokenizer
 from shared.checkpoint.locate import ModelSource
+from shared.checkpoint.model_config import load_model_config
+
+_GGUF_FINGERPRINT_KEYS = ("model", "pre", "tokens", "token_type", "merges", "bos_token_id")
 
 
 class TextTokenizer:
-    fingerprint: str
-    eos_token_ids: tuple[int, ...]
-    vocab_size: int
+    """The tokenizer of a model; the wrapped one is not changed after construction, so any
+    number of threads may use it."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        fingerprint: str,
+        eos_token_ids: tuple[int, ...],
+        bos_token_id: int | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._bos_token_id = bos_token_id
+        self.fingerprint = fingerprint
+        self.eos_token_ids = eos_token_ids
+        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.is_byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
+        self._special_ids = frozenset(
+            token_id
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+
+    @property
+    def bos_token(self) -> str | None:
+        return None if self._bos_token_id is None else self.token(self._bos_token_id)
+
+    @property
+    def eos_token(self) -> str | None:
+        return self.token(self.eos_token_ids[0]) if self.eos_token_ids else None
 
     def encode(self, text: str) -> list[int]:
-        raise NotImplementedError(text)
+        """No special token is added: a chat template writes its own."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Special tokens are not shown."""
-        raise NotImplementedError(ids)
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def token(self, token_id: int) -> str | None:
+        """The token as the vocabulary writes it; None for an id outside of it."""
+        token: str | None = self._tokenizer.id_to_token(token_id)
+        return token
+
+    def shown_bytes(self, token_id: int) -> bytes:
+        """What a byte-level token adds to the text; nothing for a special or unknown one."""
+        token = self.token(token_id)
+        if token is None or token_id in self._special_ids:
+            return b""
+        return token_bytes(token)
 
 
 def load_tokenizer(source: ModelSource) -> TextTokenizer:
-    raise NotImplementedError(source)
+    match source.kind:
+        case "dummy":
+            return _from_preset(source)
+        case "gguf":
+            return _from_gguf(read_gguf(source.file_path))
+        case "hf":
+            return _from_hf(source)
+
+
+def _from_preset(source: ModelSource) -> TextTokenizer:
+    vocab_size = dummy_preset(source.preset or "").vocab_size
+    return TextTokenizer(
+        build_byte_tokenizer(vocab_size),
+        fingerprint=_digest(f"byte-level {vocab_size}".encode()),
+        eos_token_ids=load_model_config(source).eos_token_ids,
+    )
+
+
+def _from_gguf(file: GgufFile) -> TextTokenizer:
+    described = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_FINGERPRINT_KEYS]
+    bos = file.metadata.get("tokenizer.ggml.bos_token_id")
+    return TextTokenizer(
+        build_gguf_tokenizer(file),
+        fingerprint=_digest(json.dumps(described, separators=(",", ":")).encode()),
+        eos_token_ids=(int(file.required("tokenizer.ggml.eos_token_id")),),
+        bos_token_id=None if bos is None else int(bos),
+    )
+
+
+def _from_hf(source: ModelSource) -> TextTokenizer:
+    path = source.file_path / "tokenizer.json"
+    raw = path.read_bytes()
+    try:
+        tokenizer = Tokenizer.from_buffer(raw)
+    except Exception as error:
+        raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
+    # A saved tokenizer may cut or pad; a prompt must reach the model as it is.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return TextTokenizer(
+        tokenizer, fingerprint=_digest(raw), eos_token_ids=load_model_config(source).eos_token_ids
+    )
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()[:32]
