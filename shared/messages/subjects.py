@@ -25,6 +25,9 @@ INDEX_EVENTS_ALL = f"{PREFIX}.index.events.*"
 REPORTS_ALL = f"{PREFIX}.report.>"
 FINISHED_BILLS = f"{PREFIX}.bills"
 
+# --- NATS' own service protocol ----------------------------------------------------------------
+MICRO_PING = "$SRV.PING"
+
 
 def index_events(node: str) -> str:
     """Residency events of one node; every cache-index subscribes to all."""

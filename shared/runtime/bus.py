@@ -1,5 +1,6 @@
 """The bus: typed request, publish and subscribe over NATS. The only file that speaks nats-py."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
@@ -123,6 +124,22 @@ class Bus:
             raise ServiceError(
                 ErrorCode.INTERNAL, f"answer on {subject} is not a {reply_type.__name__}: {error}"
             ) from None
+
+    async def gather(
+        self, subject: str, message: Message, reply_type: type[R], *, within_s: float
+    ) -> list[R]:
+        """What everybody who listens answers within this time; bad answers are left out."""
+        answers: list[R] = []
+        inbox = self.client.new_inbox()
+        subscription = await self.subscribe(inbox, reply_type, answers.append)
+        try:
+            await self.client.publish(subject, encode(message), reply=inbox)
+            await asyncio.sleep(within_s)
+        except nats.errors.Error as error:
+            raise self._cut_off(subject, error) from error
+        finally:
+            await subscription.stop()
+        return answers
 
     async def publish(self, subject: str, message: Message, *, as_json: bool = False) -> None:
         """Hand `message` to the connection; it is kept for a while when cut off."""

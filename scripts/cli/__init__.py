@@ -1,0 +1,1 @@
+"""The commands of `moonpool`, one file each."""

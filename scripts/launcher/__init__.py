@@ -1,0 +1,1 @@
+"""Starts, supervises and ends the processes of a cluster on this machine."""

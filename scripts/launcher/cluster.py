@@ -1,0 +1,243 @@
+"""A whole cluster on this machine: its servers, its services, its folders, from start to end.
+
+Used by `up`, by `demo` and by the tests. Enter and leave it in one task.
+"""
+
+import asyncio
+import secrets
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from scripts.embedded.nats_server import NatsServer
+from scripts.embedded.redis_server import RedisServer
+from scripts.launcher import readiness
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.layout import Surroundings, names_of, specs_of
+from scripts.launcher.options import ClusterOptions
+from scripts.launcher.ports import HeldPort
+from scripts.launcher.processes import Child, Exit, OnLine, ProcessSpec
+from scripts.launcher.readiness import Readiness
+from scripts.launcher.run_folder import RunFolder
+from scripts.launcher.supervisor import RestartPolicy, Supervisor
+from shared.runtime.bus import Bus
+
+READY_TIMEOUT_S = 180.0
+LOOK_INTERVAL_S = 0.2
+SERVER_GRACE_S = 3.0
+STOP_MARGIN_S = 7.0
+"""On top of the drain: what a service may take to stop and to close its connection."""
+
+
+class LocalCluster:
+    """`async with LocalCluster(options) as cluster: await cluster.wait_ready()`.
+
+    Leaving it drains and ends every process and removes the run folder; logs are kept when the
+    cluster failed, or when the options say so.
+    """
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        *,
+        on_line: OnLine = lambda _name, _line: None,
+        on_death: Callable[[Exit], None] = lambda _end: None,
+        restart_policy: RestartPolicy | None = None,
+    ) -> None:
+        self.options = options
+        self.names = names_of(options)
+        self.admin_key = secrets.token_urlsafe(24)
+        self.deaths: list[Exit] = []
+        self.is_keeping_logs = options.is_keeping_logs
+        self._on_line = on_line
+        self._on_death = on_death
+        self._restart_policy = restart_policy
+        self._stack = AsyncExitStack()
+        self._servers: list[NatsServer | RedisServer] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    # --- what runs ---------------------------------------------------------------------------
+
+    @property
+    def base_url(self) -> str:
+        """Of the first gateway."""
+        return self.base_urls[0]
+
+    def process(self, name: str) -> Child:
+        """The process that runs under this name now."""
+        child = self._supervisor.child(name)
+        if child is None:
+            raise LaunchError(f"{name} does not run now")
+        return child
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Signal a process; when it dies of it, it is started again."""
+        self._supervisor.send_signal(name, number)
+
+    async def stop(self, name: str) -> None:
+        """End one process for good (`start_again` brings it back)."""
+        await self._supervisor.stop([name], grace_s=self._grace_s)
+
+    async def start_again(self, name: str) -> None:
+        """Start a process that `stop` ended, with the same settings."""
+        await self._supervisor.start(self._specs[name])
+
+    async def restart(self, name: str) -> None:
+        await self.stop(name)
+        await self.start_again(name)
+
+    async def wait_ready(
+        self,
+        timeout_s: float = READY_TIMEOUT_S,
+        *,
+        on_progress: Callable[[Readiness], None] = lambda _seen: None,
+    ) -> None:
+        """Until every service that is wanted is ready; LaunchError when that cannot be."""
+        seen = Readiness((), tuple(member.id for member in self.names.members))
+        try:
+            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
+                failure = group.create_task(self._fail_when_given_up())
+                while True:
+                    wanted = [m for m in self.names.members if m.id in self._supervisor.names]
+                    seen = await readiness.ask(self.bus, self._http, wanted, self.base_urls)
+                    on_progress(seen)
+                    if seen.is_ready:
+                        break
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+                failure.cancel()
+        except TimeoutError:
+            self.is_keeping_logs = True
+            waiting = ", ".join(seen.waiting)
+            raise LaunchError(
+                f"not ready after {timeout_s:g} s, still waiting for: {waiting}",
+                hint=f"their logs are in {self.folder.logs}",
+            ) from None
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+
+    async def wait_failed(self) -> LaunchError:
+        """Until a process does not stay up."""
+        error = await self._supervisor.wait_gave_up()
+        self.is_keeping_logs = True
+        return error
+
+    # --- from start to end -------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        options = self.options
+        ports = [
+            HeldPort(options.host, options.port if index == 0 else 0)
+            for index in range(options.gateways)
+        ]
+        for port in ports:
+            self._stack.callback(port.release)
+        self.base_urls = [f"http://{_reachable(options.host)}:{port.number}" for port in ports]
+        self.folder = RunFolder(options.run_dir, shared_bytes=options.nodes * options.pool_bytes)
+        self._stack.callback(self._remove_folder)
+        group = await self._stack.enter_async_context(asyncio.TaskGroup())
+        self._supervisor = Supervisor(
+            group,
+            log_dir=self.folder.logs,
+            on_line=self._on_line,
+            on_death=self._note_death,
+            policy=self._restart_policy,
+        )
+        self._stack.push_async_callback(self._stop_all)
+        await self._start_servers()
+        self._http = await self._stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        await self._connect_bus()
+        around = Surroundings(
+            nats_url=self.nats_url,
+            redis_url=self.redis_url,
+            shared_dir=self.folder.shared_dir,
+            admin_key=self.admin_key,
+            gateway_ports=tuple(port.number for port in ports),
+        )
+        self._specs |= {spec.name: spec for spec in specs_of(options, around)}
+        for member in self.names.members:
+            await self._supervisor.start(self._specs[member.id])
+
+    async def _start_servers(self) -> None:
+        self._specs: dict[str, ProcessSpec] = {}
+        self.nats_url = self.options.nats_url or ""
+        self.redis_url = self.options.redis_url or ""
+        if not self.nats_url:
+            nats = NatsServer(self.folder.path / "nats")
+            self.nats_url = nats.url
+            await self._start_server(nats)
+        if not self.redis_url:
+            redis = RedisServer(self.folder.path / "redis")
+            self.redis_url = redis.url
+            await self._start_server(redis)
+
+    async def _start_server(self, server: NatsServer | RedisServer) -> None:
+        self._servers.append(server)
+        self._specs[server.name] = server.spec
+        await self._supervisor.start(server.spec)
+        await server.wait_ready()
+
+    async def _connect_bus(self) -> None:
+        try:
+            async with asyncio.timeout(10):
+                self.bus = await Bus.connect(self.nats_url, name="launcher")
+        except (TimeoutError, OSError):
+            raise LaunchError(
+                f"no NATS answers at {self.nats_url}",
+                hint="check --nats / MOONPOOL_NATS_URL, or leave it out to start one",
+            ) from None
+        self._stack.push_async_callback(self.bus.close)
+
+    async def _stop_all(self) -> None:
+        """Services drain while their servers still run; then the servers."""
+        servers = {server.name for server in self._servers}
+        services = [name for name in self._supervisor.names if name not in servers]
+        await self._supervisor.stop(services, grace_s=self._grace_s)
+        await self._supervisor.stop(self._supervisor.names, grace_s=SERVER_GRACE_S)
+        for server in self._servers:
+            server.close()
+
+    def kill_all(self, names: Iterable[str] | None = None) -> None:
+        """SIGKILL for everything at once; leaving the context still cleans up."""
+        self._supervisor.kill(self._supervisor.names if names is None else names)
+
+    @property
+    def _grace_s(self) -> float:
+        return self.options.drain_timeout_s + STOP_MARGIN_S
+
+    def _note_death(self, end: Exit) -> None:
+        self.deaths.append(end)
+        self._on_death(end)
+
+    def _remove_folder(self) -> None:
+        self.folder.remove(is_keeping_logs=self.is_keeping_logs)
+
+    async def _fail_when_given_up(self) -> None:
+        raise await self.wait_failed()
+
+
+def _reachable(host: str) -> str:
+    """How this machine reaches a server that listens on `host`."""
+    if host in ("0.0.0.0", ""):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,44 @@
+"""What a cluster on this machine is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+DEFAULT_POOL_BYTES = 768 << 20
+DEFAULT_DECODE_TOKENS = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The defaults fit a machine with 2 cores and 8 GB."""
+
+    model: str = DEFAULT_MODEL
+    nodes: int = 2
+    prefill_per_node: int = 1
+    decode_per_node: int = 1
+    gateways: int = 1
+    conductors: int = 1
+    cache_indexes: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Of the first gateway; 0 takes a free one, as the other gateways always do."""
+    nats_url: str | None = None
+    """A NATS that runs already; None starts one."""
+    redis_url: str | None = None
+    pool_bytes: int = DEFAULT_POOL_BYTES
+    decode_tokens: int = DEFAULT_DECODE_TOKENS
+    dtype: str | None = None
+    """This and what follows: None leaves the service's own default."""
+    mode: str | None = None
+    block_tokens: int | None = None
+    policy: str | None = None
+    threads: int | None = None
+    """Of each worker; None shares the cores out."""
+    log_level: str = "INFO"
+    drain_timeout_s: float = 10.0
+    run_dir: Path | None = None
+    """Holds logs and sockets, made and removed by the cluster; None takes a new folder."""
+    is_keeping_logs: bool = False
+    extra_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """More variables by process name (`prefill-1`) or service name (`prefill`)."""

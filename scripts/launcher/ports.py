@@ -1,0 +1,34 @@
+"""Ports for children, held from before they start until the cluster ends.
+
+The holder is bound but does not listen. Servers that set SO_REUSEADDR (NATS, Valkey, uvicorn) can
+bind beside it, again after a restart too, while nobody else is given the port.
+"""
+
+import errno
+import socket
+
+from scripts.launcher.errors import LaunchError
+
+
+class HeldPort:
+    """One port on one host; `number` 0 takes a free one."""
+
+    def __init__(self, host: str, number: int = 0) -> None:
+        family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(address)
+        except OSError as error:
+            self._socket.close()
+            if error.errno == errno.EADDRINUSE:
+                raise LaunchError(
+                    f"port {number} on {host} is busy",
+                    hint=f"stop what listens there (ss -ltnp 'sport = :{number}' names it), or "
+                    "choose another with --port; --port 0 takes a free one",
+                ) from None
+            raise LaunchError(f"cannot use port {number} on {host}: {error.strerror}") from None
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        self._socket.close()
