@@ -10,6 +10,11 @@ BYTE_SPECIALS = ("<|eos|>", "<|start|>", "<|end|>")
 BYTE_EOS_ID = _NUM_BYTES
 
 
+def is_readable(token_id: int) -> bool:
+    """Whether a token alone is visible text: neither a special nor a part of a character."""
+    return 0x20 <= token_id < 0x7F or token_id >= _NUM_BYTES + len(BYTE_SPECIALS)
+
+
 def build_byte_tokenizer(vocab_size: int) -> Tokenizer:
     """Ids 0-255 are bytes, then the specials; a model may emit the rest, which read `<id>`."""
     vocab = {BYTE_TO_CHAR[byte]: byte for byte in range(_NUM_BYTES)}

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from shared.checkpoint.errors import CheckpointError
 
+# Raised when the same preset would give other weights.
+DUMMY_REVISION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class DummyPreset:

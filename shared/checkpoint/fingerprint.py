@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from shared.checkpoint.dummy import dummy_preset
+from shared.checkpoint.dummy import DUMMY_REVISION, dummy_preset
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import ModelSource
 
@@ -22,7 +22,7 @@ def weights_fingerprint(source: ModelSource, cache_dir: Path | None = None) -> s
     match source.kind:
         case "dummy":
             preset = asdict(dummy_preset(source.preset or ""))
-            described = "dummy " + json.dumps(preset, sort_keys=True)
+            described = f"dummy {DUMMY_REVISION} " + json.dumps(preset, sort_keys=True)
         case "gguf":
             described = "gguf " + _file_digest(source.file_path, cache_dir)
         case "hf":

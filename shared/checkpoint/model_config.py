@@ -64,7 +64,7 @@ def _from_preset(name: str) -> ModelConfig:
         max_positions=preset.max_positions,
         rope_theta=10000.0,
         rms_eps=1e-5,
-        tied_embeddings=True,
+        tied_embeddings=False,
         has_qkv_bias=False,
         has_qk_norm=False,
         eos_token_ids=(BYTE_EOS_ID,),

@@ -1,32 +1,155 @@
-"""Decodes a continuous batch from its own device cache. Never reads the pool while it steps."""
+"""Decodes a continuous batch from its own device cache. Never reads the pool while it steps.
+
+A sequence's K and V lie contiguous, token by token, and attention runs per sequence: with
+linears that are independent of the number of rows, no sequence's bits depend on its company.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
+from shared.engine.attention import attend_one
+from shared.engine.errors import EngineError
 from shared.engine.kv_layout import KvLayout
-from shared.engine.model import LlamaModel
+from shared.engine.linear import decode_rows
+from shared.engine.model import DecoderLayer, LlamaModel
+
+
+@dataclass(slots=True)
+class _Sequence:
+    cache: torch.Tensor  # [layer, 2, token, kv_head, head_dim]
+    num_filled: int = 0  # leading positions whose K and V are there
+
+    @property
+    def capacity(self) -> int:
+        return self.cache.shape[2]
 
 
 class DecodeEngine:
+    """For one thread at a time. Sequences join and leave between any two steps."""
+
     def __init__(self, model: LlamaModel, layout: KvLayout, capacity_tokens: int) -> None:
-        raise NotImplementedError
+        self._model = model
+        self._layout = layout
+        self._sequences: dict[str, _Sequence] = {}
+        self._rows = decode_rows(model.linear_mode, model.dtype)
+        self.capacity_tokens = capacity_tokens
+        self.used_tokens = 0
 
     def can_add(self, num_tokens: int) -> bool:
-        raise NotImplementedError
+        return self.used_tokens + num_tokens <= self.capacity_tokens
 
     def add(self, seq_id: str, num_tokens_capacity: int) -> None:
-        raise NotImplementedError
+        """Room for the whole sequence, prompt and answer: it never has to stop for memory."""
+        if seq_id in self._sequences:
+            raise EngineError(f"{seq_id}: already in the batch")
+        if not 1 <= num_tokens_capacity <= self._model.config.max_positions:
+            raise EngineError(
+                f"{seq_id}: {num_tokens_capacity} tokens, the context has 1-"
+                f"{self._model.config.max_positions}"
+            )
+        if not self.can_add(num_tokens_capacity):
+            raise EngineError(
+                f"{seq_id}: {num_tokens_capacity} tokens do not fit, "
+                f"{self.capacity_tokens - self.used_tokens} are free"
+            )
+        layout = self._layout
+        shape = (layout.num_layers, 2, num_tokens_capacity, layout.num_kv_heads, layout.head_dim)
+        self._sequences[seq_id] = _Sequence(torch.empty(shape, dtype=layout.torch_dtype))
+        self.used_tokens += num_tokens_capacity
 
+    @torch.inference_mode()
     def load_block(
         self, seq_id: str, pool: torch.Tensor, slot: int, start: int, num_tokens: int
     ) -> None:
-        """Copies the first `num_tokens` of a block to positions `start`... of the sequence."""
-        raise NotImplementedError
+        """Copies the first `num_tokens` of a block to positions `start`... of the sequence.
 
+        Blocks come in order: a gap would let the sequence attend to what was never written.
+        """
+        sequence = self._sequence(seq_id)
+        end = start + num_tokens
+        if not 1 <= num_tokens <= self._layout.block_tokens or end > sequence.capacity:
+            raise EngineError(f"{seq_id}: no room for {num_tokens} tokens at position {start}")
+        if start > sequence.num_filled:
+            raise EngineError(
+                f"{seq_id}: block at position {start}, but only {sequence.num_filled} tokens "
+                "before it are loaded"
+            )
+        sequence.cache[:, :, start:end] = pool[slot, :, :, :num_tokens]
+        sequence.num_filled = max(sequence.num_filled, end)
+
+    @torch.inference_mode()
     def step(self, batch: Sequence[tuple[str, int, int]]) -> torch.Tensor:
-        """(seq_id, token, position) of each sequence to logits [B, vocab] of what follows."""
-        raise NotImplementedError
+        """(seq_id, token, position) of each sequence to logits [B, vocab] of what follows.
+
+        Appends each token's K and V at its position.
+        """
+        if not batch:
+            raise EngineError("batch: empty")
+        if len({seq_id for seq_id, _, _ in batch}) < len(batch):
+            raise EngineError("batch: a sequence is in it twice")
+        for seq_id, token, position in batch:
+            self._check(seq_id, token, position)
+        group = self._rows.group or len(batch)
+        return torch.cat(
+            [
+                self._step_group(batch[first : first + group])
+                for first in range(0, len(batch), group)
+            ]
+        )
 
     def remove(self, seq_id: str) -> None:
-        raise NotImplementedError
+        self.used_tokens -= self._sequence(seq_id).capacity
+        del self._sequences[seq_id]
+
+    def _step_group(self, batch: Sequence[tuple[str, int, int]]) -> torch.Tensor:
+        num_padding = max(0, self._rows.minimum - len(batch))
+        padded = [*batch, *[batch[-1]] * num_padding]
+        positions = torch.tensor([position for _, _, position in padded])
+        cos, sin = self._model.rotary(positions)
+        hidden = self._model.embed(torch.tensor([token for _, token, _ in padded]))
+        sequences = [(self._sequence(seq_id), position) for seq_id, _, position in batch]
+        for index, layer in enumerate(self._model.layers):
+            attended = self._attend(index, layer, hidden, cos, sin, sequences)
+            hidden = layer.finish(hidden, attended)
+        for sequence, position in sequences:
+            sequence.num_filled = position + 1
+        return self._model.logits(hidden)[: len(batch)]
+
+    def _attend(
+        self,
+        index: int,
+        layer: DecoderLayer,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        sequences: Sequence[tuple[_Sequence, int]],
+    ) -> torch.Tensor:
+        query, key, value = layer.project(hidden, cos, sin)
+        key_value = torch.stack((key, value), dim=1)
+        attended = query.new_zeros(len(query), query.shape[1] * query.shape[2])
+        for row, (sequence, position) in enumerate(sequences):
+            cache = sequence.cache[index]
+            cache[:, position] = key_value[row]
+            attended[row] = attend_one(
+                query[row], cache[0, : position + 1], cache[1, : position + 1]
+            )
+        return attended
+
+    def _check(self, seq_id: str, token: int, position: int) -> None:
+        sequence = self._sequence(seq_id)
+        if not 0 <= token < self._model.config.vocab_size:
+            raise EngineError(f"{seq_id}: token {token} is outside of the vocabulary")
+        if position >= sequence.capacity:
+            raise EngineError(f"{seq_id}: position {position} of a room of {sequence.capacity}")
+        if not 0 <= position <= sequence.num_filled:
+            raise EngineError(
+                f"{seq_id}: position {position}, but only {sequence.num_filled} tokens are there"
+            )
+
+    def _sequence(self, seq_id: str) -> _Sequence:
+        sequence = self._sequences.get(seq_id)
+        if sequence is None:
+            raise EngineError(f"{seq_id}: not in the batch")
+        return sequence

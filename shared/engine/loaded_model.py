@@ -4,13 +4,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shared.checkpoint.locate import ModelSource
-from shared.checkpoint.model_config import ModelConfig
-from shared.engine.kv_layout import DtypeName, KvLayout
+import torch
+
+from shared.checkpoint.fingerprint import weights_fingerprint
+from shared.checkpoint.locate import ModelSource, locate
+from shared.checkpoint.model_config import ModelConfig, load_model_config
+from shared.checkpoint.tokenizer import load_tokenizer
+from shared.engine.cpu_isa import cpu_isa
+from shared.engine.errors import EngineError
+from shared.engine.kv_layout import (
+    GRID_TOKENS,
+    LAYOUT_VERSION,
+    TORCH_DTYPES,
+    DtypeName,
+    KvLayout,
+)
+from shared.engine.linear import best_linear_mode, is_row_independent
 from shared.engine.model import LlamaModel
+from shared.engine.weights import load_weights
 from shared.kv.kv_format import KvFormat
 
 Mode = Literal["exact", "fast"]
+# Raised when the engine's arithmetic changes the bits of KV.
+ENGINE_REVISION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +48,45 @@ def load_model(
     threads: int = 1,
     block_tokens: int | None = None,
 ) -> LoadedModel:
-    raise NotImplementedError
+    """Sets the thread count of the whole process. `block_tokens` defaults to the grid."""
+    if dtype not in TORCH_DTYPES:
+        raise EngineError(f"dtype: {dtype!r} is not one of {', '.join(TORCH_DTYPES)}")
+    if threads < 1:
+        raise EngineError(f"threads: {threads} is below 1")
+    grid_tokens = GRID_TOKENS[dtype]
+    block_tokens = grid_tokens if block_tokens is None else block_tokens
+    if block_tokens < 1 or grid_tokens % block_tokens:
+        raise EngineError(
+            f"block_tokens: {block_tokens} does not divide the grid of {grid_tokens} tokens"
+        )
+    torch.set_num_threads(threads)
+    source = locate(model)
+    config = load_model_config(source)
+    fingerprint = weights_fingerprint(source, cache_dir)
+    weights = load_weights(source, config, dtype, fingerprint, cache_dir)
+    linear_mode = best_linear_mode()
+    is_any_threads = is_row_independent(linear_mode, TORCH_DTYPES[dtype])
+    return LoadedModel(
+        source=source,
+        config=config,
+        model=LlamaModel(config, weights, linear_mode),
+        layout=KvLayout(
+            config.num_layers, block_tokens, config.num_kv_heads, config.head_dim, dtype
+        ),
+        grid_tokens=grid_tokens,
+        kv_format=KvFormat(
+            weights=fingerprint,
+            architecture=config.architecture,
+            tokenizer=load_tokenizer(source).fingerprint,
+            mode=mode,
+            dtype=dtype,
+            linear_mode=linear_mode,
+            grid_tokens=grid_tokens,
+            block_tokens=block_tokens,
+            layout_version=LAYOUT_VERSION,
+            engine_revision=ENGINE_REVISION,
+            torch_version=torch.__version__,
+            cpu_isa=cpu_isa(),
+            threads=None if is_any_threads else threads,
+        ),
+    )

@@ -1,7 +1,106 @@
-"""The Llama-shaped decoder, one layer at a time. Keeps no sequence state and no KV."""
+"""The Llama-shaped decoder, one layer at a time. Keeps no sequence state and no KV.
+
+Attention lies between project() and finish(), with whoever owns the KV.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
 
 from shared.checkpoint.model_config import ModelConfig
+from shared.engine.linear import Linear, LinearMode
+from shared.engine.model_weights import EMBEDDINGS, FINAL_NORM, LM_HEAD, layer_tensor
+from shared.engine.rotary import RotaryTable
+from shared.engine.weights_file import MappedWeights
+
+
+class Projection(NamedTuple):
+    query: torch.Tensor  # [rows, heads, head_dim]
+    key: torch.Tensor  # [rows, kv_heads, head_dim]
+    value: torch.Tensor
+
+
+class DecoderLayer:
+    """One layer's weights and all of its arithmetic but attention."""
+
+    def __init__(
+        self, config: ModelConfig, weights: MappedWeights, layer: int, linear_mode: LinearMode
+    ) -> None:
+        def tensor(part: str) -> torch.Tensor:
+            # Small tensors are copied, so that the mapping's pages can be given back.
+            return weights.tensor(layer_tensor(layer, part)).clone()
+
+        def linear(part: str, bias: torch.Tensor | None = None) -> Linear:
+            return Linear(weights.tensor(layer_tensor(layer, part)), bias, linear_mode)
+
+        self._config = config
+        self._input_norm = tensor("input_norm")
+        self._mlp_norm = tensor("mlp_norm")
+        self._query_norm = tensor("query_norm") if config.has_qk_norm else None
+        self._key_norm = tensor("key_norm") if config.has_qk_norm else None
+        self._qkv = linear("qkv", tensor("qkv_bias") if config.has_qkv_bias else None)
+        self._attention_out = linear("attention_out")
+        self._gate_up = linear("gate_up")
+        self._down = linear("down")
+
+    def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Projection:
+        config = self._config
+        rows = self._qkv(_rms_norm(hidden, self._input_norm, config.rms_eps))
+        heads = rows.view(len(rows), -1, config.head_dim)
+        query, key, value = torch.split(
+            heads, (config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1
+        )
+        if self._query_norm is not None and self._key_norm is not None:
+            query = _rms_norm(query, self._query_norm, config.rms_eps)
+            key = _rms_norm(key, self._key_norm, config.rms_eps)
+        return Projection(_rotated(query, cos, sin), _rotated(key, cos, sin), value)
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """The rest of the layer, from attention's output [rows, heads * head_dim]."""
+        hidden = hidden + self._attention_out(attended)
+        gate, up = self._gate_up(_rms_norm(hidden, self._mlp_norm, self._config.rms_eps)).chunk(
+            2, dim=-1
+        )
+        return hidden + self._down(F.silu(gate) * up)
 
 
 class LlamaModel:
-    config: ModelConfig
+    def __init__(
+        self, config: ModelConfig, weights: MappedWeights, linear_mode: LinearMode
+    ) -> None:
+        self.config = config
+        self.linear_mode = linear_mode
+        # Stays mapped: only the rows of tokens in use become resident.
+        self._embeddings = weights.tensor(EMBEDDINGS)
+        self.dtype = self._embeddings.dtype
+        self.layers = [
+            DecoderLayer(config, weights, layer, linear_mode) for layer in range(config.num_layers)
+        ]
+        self._final_norm = weights.tensor(FINAL_NORM).clone()
+        head = EMBEDDINGS if config.tied_embeddings else LM_HEAD
+        self._lm_head = Linear(weights.tensor(head), None, linear_mode)
+        self._rotary = RotaryTable(config, self.dtype)
+        if linear_mode == "onednn-prepacked":
+            weights.forget_pages()
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.embedding(tokens, self._embeddings)
+
+    def rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._rotary.at(positions)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 logits [rows, vocab]; give it two rows at least (see linear)."""
+        normed = _rms_norm(hidden, self._final_norm, self.config.rms_eps)
+        return self._lm_head(normed).float()
+
+
+def _rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return F.rms_norm(rows, (rows.shape[-1],), weight, eps)
+
+
+def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """RoPE with the halves of a head as real and imaginary part."""
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

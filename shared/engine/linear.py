@@ -1,0 +1,67 @@
+"""Matrix multiplication whose bits do not depend on the number of rows, where the machine can.
+
+oneDNN's prepacked kernels give each row the same bits for every count of rows from two on, and
+for every number of threads; the plain ones do not promise it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+LinearMode = Literal["onednn-prepacked", "plain"]
+
+
+def best_linear_mode() -> LinearMode:
+    """Private operators, so their absence is expected in another torch."""
+    operators = torch.ops.mkldnn
+    has_operators = hasattr(operators, "_reorder_linear_weight") and hasattr(
+        operators, "_linear_pointwise"
+    )
+    return "onednn-prepacked" if has_operators and torch.backends.mkldnn.enabled else "plain"
+
+
+class Linear:
+    """y = x W^T + b. Holds a private prepacked copy, or the plain weight as it was given."""
+
+    __slots__ = ("_bias", "_is_prepacked", "_weight")
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, linear_mode: LinearMode
+    ) -> None:
+        self._bias = bias
+        self._is_prepacked = linear_mode == "onednn-prepacked"
+        self._weight: Any = (
+            torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._is_prepacked else weight
+        )
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self._is_prepacked:
+            return F.linear(rows, self._weight, self._bias)
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            rows, self._weight, self._bias, "none", [], None
+        )
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """How many rows a decode step computes at once, so that company changes no bits."""
+
+    minimum: int  # fewer are padded to this
+    group: int | None  # more are split into groups of this; None: as many as there are
+
+
+def is_row_independent(linear_mode: LinearMode, dtype: torch.dtype) -> bool:
+    """Whether a row has the same bits among any two or more rows and on any number of threads."""
+    return linear_mode == "onednn-prepacked" and dtype == torch.float32
+
+
+def decode_rows(linear_mode: LinearMode, dtype: torch.dtype) -> DecodeRows:
+    if is_row_independent(linear_mode, dtype):
+        return DecodeRows(minimum=2, group=None)
+    # The kernel is chosen by the number of rows, so there is only one number. In bfloat16 the
+    # first 32 rows cost little more than one.
+    fixed = 32 if dtype == torch.bfloat16 else 8
+    return DecodeRows(minimum=fixed, group=fixed)

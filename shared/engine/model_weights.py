@@ -1,0 +1,62 @@
+"""Which tensors a Llama-shaped model consists of, under the names the engine uses."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from shared.checkpoint.model_config import ModelConfig
+from shared.engine.weights_file import TensorSpec
+
+EMBEDDINGS = "embeddings"
+FINAL_NORM = "final_norm"
+LM_HEAD = "lm_head"
+
+
+def layer_tensor(layer: int, part: str) -> str:
+    return f"layers.{layer}.{part}"
+
+
+def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Tensors of one layer. Matrices that read the same input lie together: one GEMM."""
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    query = config.num_heads * config.head_dim
+    qkv = query + 2 * config.num_kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_norm": (hidden,),
+        "qkv": (qkv, hidden),
+        "attention_out": (hidden, query),
+        "mlp_norm": (hidden,),
+        "gate_up": (2 * intermediate, hidden),
+        "down": (hidden, intermediate),
+    }
+    if config.has_qkv_bias:
+        shapes["qkv_bias"] = (qkv,)
+    if config.has_qk_norm:
+        shapes["query_norm"] = shapes["key_norm"] = (config.head_dim,)
+    return shapes
+
+
+def model_specs(config: ModelConfig, dtype: torch.dtype) -> Iterator[TensorSpec]:
+    """All tensors of the model, in the order in which they are stored."""
+    vocabulary = (config.vocab_size, config.hidden_size)
+    yield TensorSpec(EMBEDDINGS, vocabulary, dtype)
+    for layer in range(config.num_layers):
+        for part, shape in layer_shapes(config).items():
+            yield TensorSpec(layer_tensor(layer, part), shape, dtype)
+    yield TensorSpec(FINAL_NORM, (config.hidden_size,), dtype)
+    if not config.tied_embeddings:
+        yield TensorSpec(LM_HEAD, vocabulary, dtype)
+
+
+def checkpoint_names(
+    name: str, pattern: str, layer_names: Mapping[str, tuple[str, ...]], top: Mapping[str, str]
+) -> list[str]:
+    """The checkpoint's tensors that make up the engine's tensor `name`, rows under each other."""
+    if name in top:
+        return [top[name]]
+    _, layer, part = name.split(".")
+    return [pattern.format(layer, tail) for tail in layer_names[part]]
+
+
+def stack_rows(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
