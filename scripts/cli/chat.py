@@ -81,11 +81,10 @@ class Client:
 
     def first_model(self) -> str:
         try:
-            models: list[dict[str, Any]] = self._checked(self._http.get("/v1/models")).json()[
-                "data"
-            ]
+            response = self._checked(self._http.get("/v1/models"))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
+        models: list[dict[str, Any]] = response.json()["data"]
         if not models:
             raise CommandError(
                 f"the cluster at {self._base_url} serves no model yet",

@@ -28,8 +28,8 @@ def up(
         str, typer.Option(help="Name, GGUF file, Hugging Face folder or dummy:<preset>.")
     ] = DEFAULT_MODEL,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes (pools with their workers).")] = 2,
-    prefill_per_node: Annotated[int, typer.Option(min=0, help="Prefill workers a node.")] = 1,
-    decode_per_node: Annotated[int, typer.Option(min=0, help="Decode workers a node.")] = 1,
+    prefill_per_node: Annotated[int, typer.Option(min=1, help="Prefill workers a node.")] = 1,
+    decode_per_node: Annotated[int, typer.Option(min=1, help="Decode workers a node.")] = 1,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0: a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
     nats: Annotated[
@@ -77,8 +77,6 @@ def up(
     """
     if log_level.upper() not in LOG_LEVELS:
         raise CommandError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
-    if not prefill_per_node or not decode_per_node:
-        raise CommandError("a cluster needs a prefill and a decode worker on every node")
     options = ClusterOptions(
         model=model,
         nodes=nodes,
@@ -206,8 +204,6 @@ def announce(cluster: LocalCluster, model: str, context: Path, *, as_json: bool)
                 "redis_url": cluster.redis_url,
                 "nats_context": str(context),
                 "run_dir": str(cluster.folder.path),
-                "pids": {
-                    member.id: cluster.process(member.id).pid for member in cluster.names.members
-                },
+                "pids": {name: cluster.process(name).pid for name in cluster.names.all},
             }
         )

@@ -44,8 +44,6 @@ class NatsServer:
             f"max_payload: {MAX_PAYLOAD}\n"
             # Room for the pending messages of a client that is slow for a moment.
             "max_pending: 128MB\n"
-            "lame_duck_duration: 1s\n"
-            "lame_duck_grace_period: 0s\n"
             "logtime: true\n"
         )
 

@@ -6,10 +6,10 @@ Used by `up`, by `demo` and by the tests. Enter and leave it in one task.
 import asyncio
 import secrets
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -112,27 +112,28 @@ class LocalCluster:
         on_progress: Callable[[Readiness], None] = lambda _seen: None,
     ) -> None:
         """Until every service that is wanted is ready; LaunchError when that cannot be."""
-        seen = Readiness((), tuple(member.id for member in self.names.members))
+        seen = Readiness((), self.names.all)
+
+        async def look_until_ready() -> None:
+            nonlocal seen
+            while True:
+                wanted = [m for m in self.names.members if m.id in self._supervisor.names]
+                seen = await readiness.ask(self.bus, self._http, wanted, self.base_urls)
+                on_progress(seen)
+                if seen.is_ready:
+                    return
+                await asyncio.sleep(LOOK_INTERVAL_S)
+
         try:
-            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
-                failure = group.create_task(self._fail_when_given_up())
-                while True:
-                    wanted = [m for m in self.names.members if m.id in self._supervisor.names]
-                    seen = await readiness.ask(self.bus, self._http, wanted, self.base_urls)
-                    on_progress(seen)
-                    if seen.is_ready:
-                        break
-                    await asyncio.sleep(LOOK_INTERVAL_S)
-                failure.cancel()
+            async with asyncio.timeout(timeout_s):
+                await self._unless_given_up(look_until_ready())
         except TimeoutError:
             self.is_keeping_logs = True
             waiting = ", ".join(seen.waiting)
             raise LaunchError(
                 f"not ready after {timeout_s:g} s, still waiting for: {waiting}",
-                hint=f"their logs are in {self.folder.logs}",
+                hint=f"the logs are in {self.folder.logs}",
             ) from None
-        except ExceptionGroup as group_error:
-            raise group_error.exceptions[0] from None
 
     async def wait_failed(self) -> LaunchError:
         """Until a process does not stay up."""
@@ -193,7 +194,7 @@ class LocalCluster:
         self._servers.append(server)
         self._specs[server.name] = server.spec
         await self._supervisor.start(server.spec)
-        await server.wait_ready()
+        await self._unless_given_up(server.wait_ready())
 
     async def _connect_bus(self) -> None:
         try:
@@ -230,8 +231,20 @@ class LocalCluster:
     def _remove_folder(self) -> None:
         self.folder.remove(is_keeping_logs=self.is_keeping_logs)
 
-    async def _fail_when_given_up(self) -> None:
-        raise await self.wait_failed()
+    async def _unless_given_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await `work`; raises when a process does not stay up meanwhile."""
+        failure: LaunchError | None = None
+        async with asyncio.TaskGroup() as group:
+            given_up = group.create_task(self.wait_failed())
+            task = group.create_task(work)
+            await asyncio.wait({given_up, task}, return_when=asyncio.FIRST_COMPLETED)
+            if given_up.done() and not given_up.cancelled():
+                failure = given_up.result()
+            given_up.cancel()
+            if failure is not None:
+                task.cancel()
+        if failure is not None:
+            raise LaunchError(failure.message, hint=f"the logs are in {self.folder.logs}")
 
 
 def _reachable(host: str) -> str:

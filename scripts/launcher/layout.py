@@ -49,6 +49,10 @@ class Names:
         )
         return tuple(Member(service, name) for service, names in groups for name in names)
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        return tuple(member.id for member in self.members)
+
 
 def names_of(options: ClusterOptions) -> Names:
     def numbered(service: str, count: int) -> tuple[str, ...]:

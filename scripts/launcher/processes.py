@@ -137,6 +137,7 @@ class Child:
                 log.write(line)
                 log.flush()
                 text = line.decode(errors="replace").rstrip("\r\n")
-                self._tail.append(text)
+                if text:
+                    self._tail.append(text)
                 if not self.spec.is_quiet:
                     self._on_line(self.spec.name, text)
