@@ -111,8 +111,9 @@ def _from_hf(folder: Path) -> ModelConfig:
     _check_architecture(where, "model_type", architecture)
     if config.get("hidden_act", "silu") != "silu":
         raise CheckpointError(f"{where}: hidden_act = {config['hidden_act']!r} is not supported")
-    if config.get("mlp_bias"):
-        raise CheckpointError(f"{where}: mlp_bias is not supported")
+    for key in ("mlp_bias", "attention_bias"):
+        if config.get(key):
+            raise CheckpointError(f"{where}: {key} is not supported")
     num_heads = int(_required(config, "num_attention_heads", where))
     hidden_size = int(_required(config, "hidden_size", where))
     return ModelConfig(
@@ -128,7 +129,7 @@ def _from_hf(folder: Path) -> ModelConfig:
         rope_theta=_rope_theta(config, where),
         rms_eps=float(_required(config, "rms_norm_eps", where)),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        has_qkv_bias=architecture == "qwen2" or bool(config.get("attention_bias", False)),
+        has_qkv_bias=architecture == "qwen2",
         has_qk_norm=architecture == "qwen3",
         eos_token_ids=_hf_eos_token_ids(folder, config),
     )

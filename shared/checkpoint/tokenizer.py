@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from tokenizers import Tokenizer, decoders
 
 from shared.checkpoint.byte_level import token_bytes
-from shared.checkpoint.byte_tokenizer import build_byte_tokenizer
+from shared.checkpoint.byte_tokenizer import BYTE_EOS_ID, build_byte_tokenizer
 from shared.checkpoint.dummy import dummy_preset
 from shared.checkpoint.errors import CheckpointError
-from shared.checkpoint.gguf_file import GgufFile, read_gguf
+from shared.checkpoint.gguf_file import read_gguf
 from shared.checkpoint.gguf_tokenizer import build_gguf_tokenizer
 from shared.checkpoint.locate import ModelSource
 from shared.checkpoint.model_config import load_model_config
@@ -74,48 +75,53 @@ class TextTokenizer:
 
 
 def load_tokenizer(source: ModelSource) -> TextTokenizer:
+    fingerprint = tokenizer_fingerprint(source)
     match source.kind:
         case "dummy":
-            return _from_preset(source)
+            return TextTokenizer(
+                build_byte_tokenizer(dummy_preset(source.preset or "").vocab_size),
+                fingerprint=fingerprint,
+                eos_token_ids=(BYTE_EOS_ID,),
+            )
         case "gguf":
-            return _from_gguf(read_gguf(source.file_path))
+            file = read_gguf(source.file_path)
+            bos = file.metadata.get("tokenizer.ggml.bos_token_id")
+            return TextTokenizer(
+                build_gguf_tokenizer(file),
+                fingerprint=fingerprint,
+                eos_token_ids=(int(file.required("tokenizer.ggml.eos_token_id")),),
+                bos_token_id=None if bos is None else int(bos),
+            )
         case "hf":
-            return _from_hf(source)
+            return TextTokenizer(
+                _read_hf(source.file_path / "tokenizer.json"),
+                fingerprint=fingerprint,
+                eos_token_ids=load_model_config(source).eos_token_ids,
+            )
 
 
-def _from_preset(source: ModelSource) -> TextTokenizer:
-    vocab_size = dummy_preset(source.preset or "").vocab_size
-    return TextTokenizer(
-        build_byte_tokenizer(vocab_size),
-        fingerprint=_digest(f"byte-level {vocab_size}".encode()),
-        eos_token_ids=load_model_config(source).eos_token_ids,
-    )
+def tokenizer_fingerprint(source: ModelSource) -> str:
+    """Equal where equal text gives equal tokens; found without building the tokenizer."""
+    match source.kind:
+        case "dummy":
+            return _digest(f"byte-level {dummy_preset(source.preset or '').vocab_size}".encode())
+        case "gguf":
+            metadata = read_gguf(source.file_path).metadata
+            described = [metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_FINGERPRINT_KEYS]
+            return _digest(json.dumps(described, separators=(",", ":")).encode())
+        case "hf":
+            return _digest((source.file_path / "tokenizer.json").read_bytes())
 
 
-def _from_gguf(file: GgufFile) -> TextTokenizer:
-    described = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_FINGERPRINT_KEYS]
-    bos = file.metadata.get("tokenizer.ggml.bos_token_id")
-    return TextTokenizer(
-        build_gguf_tokenizer(file),
-        fingerprint=_digest(json.dumps(described, separators=(",", ":")).encode()),
-        eos_token_ids=(int(file.required("tokenizer.ggml.eos_token_id")),),
-        bos_token_id=None if bos is None else int(bos),
-    )
-
-
-def _from_hf(source: ModelSource) -> TextTokenizer:
-    path = source.file_path / "tokenizer.json"
-    raw = path.read_bytes()
+def _read_hf(path: Path) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.from_buffer(raw)
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
         raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
     # A saved tokenizer may cut or pad; a prompt must reach the model as it is.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return TextTokenizer(
-        tokenizer, fingerprint=_digest(raw), eos_token_ids=load_model_config(source).eos_token_ids
-    )
+    return tokenizer
 
 
 def _digest(raw: bytes) -> str:

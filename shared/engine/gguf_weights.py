@@ -17,6 +17,7 @@ from shared.engine.model_weights import (
     EMBEDDINGS,
     FINAL_NORM,
     LM_HEAD,
+    check_all_used,
     checkpoint_names,
     model_specs,
     stack_rows,
@@ -58,9 +59,14 @@ def read_gguf_weights(
             weight = _unpermuted(weight, config.num_kv_heads)
         return torch.from_numpy(np.ascontiguousarray(weight)).to(dtype)
 
-    for spec in model_specs(config, dtype):
-        names = checkpoint_names(spec.name, "blk.{}.{}", _GGUF_LAYER, _GGUF_TOP)
-        yield spec.name, stack_rows([read(name) for name in names])
+    parts = {
+        spec.name: checkpoint_names(spec.name, "blk.{}.{}", _GGUF_LAYER, _GGUF_TOP)
+        for spec in model_specs(config, dtype)
+    }
+    used = {name for names in parts.values() for name in names}
+    check_all_used(str(path), file.tensors, used, ())
+    for part, names in parts.items():
+        yield part, stack_rows([read(name) for name in names])
 
 
 def _dequantized(file: GgufFile, data: mmap.mmap, name: str) -> _Weight:

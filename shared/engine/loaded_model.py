@@ -9,7 +9,7 @@ import torch
 from shared.checkpoint.fingerprint import weights_fingerprint
 from shared.checkpoint.locate import ModelSource, locate
 from shared.checkpoint.model_config import ModelConfig, load_model_config
-from shared.checkpoint.tokenizer import load_tokenizer
+from shared.checkpoint.tokenizer import tokenizer_fingerprint
 from shared.engine.cpu_isa import cpu_isa
 from shared.engine.errors import EngineError
 from shared.engine.kv_layout import (
@@ -77,7 +77,7 @@ def load_model(
         kv_format=KvFormat(
             weights=fingerprint,
             architecture=config.architecture,
-            tokenizer=load_tokenizer(source).fingerprint,
+            tokenizer=tokenizer_fingerprint(source),
             mode=mode,
             dtype=dtype,
             linear_mode=linear_mode,

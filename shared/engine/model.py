@@ -3,6 +3,8 @@
 Attention lies between project() and finish(), with whoever owns the KV.
 """
 
+import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -48,9 +50,8 @@ class DecoderLayer:
         config = self._config
         rows = self._qkv(_rms_norm(hidden, self._input_norm, config.rms_eps))
         heads = rows.view(len(rows), -1, config.head_dim)
-        query, key, value = torch.split(
-            heads, (config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1
-        )
+        sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        query, key, value = torch.split(heads, sizes, dim=1)
         if self._query_norm is not None and self._key_norm is not None:
             query = _rms_norm(query, self._query_norm, config.rms_eps)
             key = _rms_norm(key, self._key_norm, config.rms_eps)
@@ -83,6 +84,13 @@ class LlamaModel:
         self._rotary = RotaryTable(config, self.dtype)
         if linear_mode == "onednn-prepacked":
             weights.forget_pages()
+
+    def with_layers(self, num_layers: int) -> "LlamaModel":
+        """The same model cut after its first layers; shares their weights."""
+        cut = copy.copy(self)
+        cut.layers = self.layers[:num_layers]
+        cut.config = replace(self.config, num_layers=len(cut.layers))
+        return cut
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self._embeddings)

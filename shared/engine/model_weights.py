@@ -1,9 +1,10 @@
 """Which tensors a Llama-shaped model consists of, under the names the engine uses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
+from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.model_config import ModelConfig
 from shared.engine.weights_file import TensorSpec
 
@@ -46,6 +47,17 @@ def model_specs(config: ModelConfig, dtype: torch.dtype) -> Iterator[TensorSpec]
     yield TensorSpec(FINAL_NORM, (config.hidden_size,), dtype)
     if not config.tied_embeddings:
         yield TensorSpec(LM_HEAD, vocabulary, dtype)
+
+
+def check_all_used(
+    where: str, present: Iterable[str], used: Collection[str], ignored: tuple[str, ...]
+) -> None:
+    """A weight that the engine would leave out means another model, and wrong answers."""
+    unused = sorted(name for name in present if name not in used and not name.endswith(ignored))
+    if unused:
+        raise CheckpointError(
+            f"{where}: tensor {unused[0]} (and {len(unused) - 1} more) is not supported"
+        )
 
 
 def checkpoint_names(

@@ -15,6 +15,7 @@ from shared.engine.model_weights import (
     EMBEDDINGS,
     FINAL_NORM,
     LM_HEAD,
+    check_all_used,
     checkpoint_names,
     model_specs,
     stack_rows,
@@ -81,6 +82,13 @@ def _read_hf(
             raise CheckpointError(f"{folder}: no tensor {name} in its *.safetensors")
         return shard_of[name].tensor(name).to(dtype)
 
-    for spec in model_specs(config, dtype):
-        names = checkpoint_names(spec.name, "model.layers.{}.{}", _HF_LAYER, _HF_TOP)
-        yield spec.name, stack_rows([read(name) for name in names])
+    parts = {
+        spec.name: checkpoint_names(spec.name, "model.layers.{}.{}", _HF_LAYER, _HF_TOP)
+        for spec in model_specs(config, dtype)
+    }
+    used = {name for names in parts.values() for name in names}
+    # A tied head may be stored all the same.
+    ignored = ("rotary_emb.inv_freq", *((_HF_TOP[LM_HEAD],) if config.tied_embeddings else ()))
+    check_all_used(str(folder), shard_of, used, ignored)
+    for part, names in parts.items():
+        yield part, stack_rows([read(name) for name in names])
