@@ -92,7 +92,7 @@ def check_socket_path(files: NodeFiles) -> None:
     if length > MAX_SOCKET_PATH_BYTES:
         raise SharedFolderError(
             f"MOONPOOL_SHARED_DIR={files.folder}: {files.socket} has {length} bytes, a unix socket "
-            f"takes {MAX_SOCKET_PATH_BYTES}; name a shorter folder or a shorter MOONPOOL_INSTANCE_ID"
+            f"takes {MAX_SOCKET_PATH_BYTES}; shorten the folder or MOONPOOL_INSTANCE_ID"
         )
 
 

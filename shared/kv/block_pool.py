@@ -1,0 +1,375 @@
+"""The pool of one node: the sole owner of its slots, holds and readable blocks. Pure bookkeeping.
+
+It sees no bytes: checksums come from outside. Refusals are values; an exception is a broken caller.
+Readable blocks are always prefix-closed: a block is sealed only under a readable parent (or as the
+first of its chain) and removed together with everything below it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.kv.block_tree import BlockPlace, BlockTree
+from shared.kv.eviction.base import EvictionPolicy
+from shared.kv.holders import HolderTable
+from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
+from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
+from shared.kv.slots import SlotState, SlotTable
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlock:
+    """A block somebody holds: where it is, in which use of the slot, and its checksum."""
+
+    slot: Slot
+    generation: Generation
+    checksum: int
+    key: BlockKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why slots were not given, with the numbers that were compared."""
+
+    reason: Literal["pool_full", "over_cap"]
+    num_wanted: int
+    num_available: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealItem:
+    """One finished slot; `key` None makes it private to the handle."""
+
+    slot: Slot
+    generation: Generation
+    checksum: int
+    key: BlockKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedItem:
+    """What became of a SealItem: `is_readable` false means private."""
+
+    block: HeldBlock
+    is_readable: bool
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    total: int
+    free: int
+    writing: int
+    private: int
+    sealed: int
+    doomed: int
+    held: int
+    evictable: int
+    evictions_total: int
+    quarantined_total: int
+
+
+class NotYours(Exception):
+    """A slot is named that is not a WRITING slot of this handle in this generation."""
+
+
+class BlockPool:
+    """Slots, holds, the readable set, eviction and the log of residency changes."""
+
+    def __init__(
+        self,
+        num_slots: int,
+        policy: EvictionPolicy,
+        generations: npt.NDArray[np.uint64] | None = None,
+    ) -> None:
+        self._slots = SlotTable(num_slots, generations)
+        self._holders = HolderTable(num_slots)
+        self._policy = policy
+        self._tree = BlockTree(num_slots, self._on_candidate)
+        self.log = ResidencyLog()
+        self._evictions_total = 0
+        self._quarantined_total = 0
+
+    # --- slots ---------------------------------------------------------------------------------
+
+    def num_available(self, owner: str, cap: int) -> int:
+        """Slots that `allocate` would give this owner now."""
+        room = cap - self._holders.num_own(owner)
+        return max(0, min(room, self._slots.count(SlotState.FREE) + self._tree.num_evictable))
+
+    def allocate(
+        self, owner: str, handle: str, num_slots: int, cap: int
+    ) -> list[HeldBlock] | Refusal:
+        """WRITING slots, all or none, evicting what nobody holds. `cap` bounds the owner's."""
+        room = cap - self._holders.num_own(owner)
+        if num_slots > room:
+            return Refusal("over_cap", num_slots, max(room, 0))
+        available = self._slots.count(SlotState.FREE) + self._tree.num_evictable
+        if num_slots > available:
+            return Refusal("pool_full", num_slots, available)
+        while self._slots.count(SlotState.FREE) < num_slots:
+            self._evict_one()
+        taken = [self._slots.take() for _ in range(num_slots)]
+        self._holders.give(owner, handle, taken)
+        return [HeldBlock(slot, self._slots.generation(slot), 0) for slot in taken]
+
+    def owns_writing(self, owner: str, handle: str, slot: Slot, generation: Generation) -> bool:
+        """Whether the handle may write this slot now, in this generation."""
+        return (
+            0 <= slot < self._slots.num_slots
+            and self._slots.is_in(slot, SlotState.WRITING)
+            and self._slots.generation(slot) == generation
+            and self._holders.owns(owner, handle, slot)
+        )
+
+    def generation(self, slot: Slot) -> Generation:
+        return self._slots.generation(slot)
+
+    def seal(
+        self, owner: str, handle: str, start: int, chain: Sequence[BlockKey], items: list[SealItem]
+    ) -> list[SealedItem]:
+        """WRITING slots become readable (with key) or private; none when one is not the caller's.
+
+        The keyed items are chain[start], chain[start+1], … A key that is readable already: its
+        slot here is freed and the one that has it is held instead. A block whose parent is not
+        readable here becomes private, and so do those after it.
+        """
+        self._check_seal(owner, handle, start, chain, items)
+        done: list[SealedItem] = []
+        index = start
+        for item in items:
+            if item.key is None:
+                done.append(self._keep_private(item))
+                continue
+            parent = chain[index - 1] if index else None
+            existing = self._tree.slot_of(item.key)
+            if existing is not None:
+                self._free_own(owner, handle, item.slot)
+                self._hold(owner, handle, existing)
+                self._policy.used(existing)
+                done.append(SealedItem(self._held(existing), True, is_duplicate=True))
+            elif parent is not None and self._tree.slot_of(parent) is None:
+                done.append(self._keep_private(item))
+            else:
+                head = chain[index - index % SEGMENT_BLOCKS]
+                place = BlockPlace(item.key, parent, head, index)
+                done.append(self._make_readable(owner, handle, item, place))
+            index += 1
+        return done
+
+    def free_own(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
+        """Give back WRITING or PRIVATE slots early."""
+        for slot in slots:
+            if self._holders.owns(owner, handle, slot):
+                self._free_own(owner, handle, slot)
+
+    # --- holds ---------------------------------------------------------------------------------
+
+    def lease(
+        self, owner: str, handle: str, keys: Sequence[BlockKey], cap: int | None = None
+    ) -> list[HeldBlock]:
+        """Hold the leading run of `keys` that is readable here; `cap` bounds the owner's holds."""
+        run: list[HeldBlock] = []
+        for key in keys:
+            slot = self._tree.slot_of(key)
+            if slot is None:
+                break
+            if not self._holders.holds(owner, handle, slot):
+                if cap is not None and self._holders.num_held(owner) >= cap:
+                    break
+                self._hold(owner, handle, slot)
+            run.append(self._held(slot))
+        for block in reversed(run):  # the root is the most recent
+            self._policy.used(block.slot)
+        return run
+
+    def drop(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
+        """End holds of a handle early, the deepest block first."""
+        for slot in reversed(slots):
+            if self._holders.holds(owner, handle, slot):
+                self._holders.drop(owner, handle, slot)
+                self._after_drop(slot)
+
+    def release(self, owner: str, handle: str) -> int:
+        """End everything under a handle: its slots are free, its holds over. Returns how many."""
+        holding = self._holders.pop(owner, handle)
+        for slot in holding.own:
+            self._slots.free(slot)
+        for slot in holding.held:
+            self._after_drop(slot)
+        return len(holding.own) + len(holding.held)
+
+    def release_owner(self, owner: str) -> int:
+        """End everything of an attachment that is gone."""
+        return sum(self.release(owner, handle) for handle in self._holders.handles(owner))
+
+    # --- readable set --------------------------------------------------------------------------
+
+    def is_readable(self, key: BlockKey) -> bool:
+        return self._tree.slot_of(key) is not None
+
+    def readable(self, key: BlockKey) -> HeldBlock | None:
+        """Where a block is now; nobody is promised that it stays."""
+        slot = self._tree.slot_of(key)
+        return None if slot is None else self._held(slot)
+
+    def num_leading(self, keys: Sequence[BlockKey]) -> int:
+        """How many of `keys`, from the first, are readable; touches nothing."""
+        count = 0
+        for key in keys:
+            if self._tree.slot_of(key) is None:
+                break
+            count += 1
+        return count
+
+    def quarantine(self, key: BlockKey) -> int:
+        """Take a doubtful block and all below it out of the readable set; returns how many.
+
+        The doubtful slot gets another generation, so whoever reads it in place finds out.
+        """
+        slot = self._tree.slot_of(key)
+        if slot is None:
+            return 0
+        removed = self._tree.subtree(slot)
+        for each in removed:
+            self._remove(each)
+        self._slots.bump(slot)
+        self._quarantined_total += len(removed)
+        return len(removed)
+
+    def drain_change(self) -> ResidencyChange | None:
+        """The next residency event, None when nothing changed since the last."""
+        return self.log.drain()
+
+    def inventory(self, cursor: int, max_blocks: int) -> tuple[list[StoredBlocks], int | None]:
+        """A page of the readable blocks and the next cursor, None after the last page.
+
+        The cursor is a slot number, so what is removed between two pages shifts nothing. Blocks
+        that come or go between two pages are in the events after the first page's `seq`.
+        """
+        places: list[BlockPlace] = []
+        for number in range(cursor, self._slots.num_slots):
+            place = self._tree.place_at(Slot(number))
+            if place is None:
+                continue
+            if len(places) == max_blocks:
+                return runs_of(places), number
+            places.append(place)
+        return runs_of(places), None
+
+    # --- looking -------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> PoolCounts:
+        return PoolCounts(
+            total=self._slots.num_slots,
+            free=self._slots.count(SlotState.FREE),
+            writing=self._slots.count(SlotState.WRITING),
+            private=self._slots.count(SlotState.PRIVATE),
+            sealed=self._slots.count(SlotState.SEALED),
+            doomed=self._slots.count(SlotState.DOOMED),
+            held=self._holders.num_held_slots,
+            evictable=self._tree.num_evictable,
+            evictions_total=self._evictions_total,
+            quarantined_total=self._quarantined_total,
+        )
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when the parts contradict one another."""
+        self._slots.check_integrity()
+        self._holders.check_integrity()
+        self._tree.check_integrity(self._holders.num_holds)
+        owned: set[Slot] = set()
+        for _, _, holding in self._holders.all():
+            assert not owned & holding.own, "a slot has two owners"
+            owned |= holding.own
+            for slot in holding.own:
+                assert self._slots.state(slot) in (SlotState.WRITING, SlotState.PRIVATE)
+            for slot in holding.held:
+                assert self._slots.state(slot) in (SlotState.SEALED, SlotState.DOOMED)
+        counts = self.counts
+        assert len(owned) == counts.writing + counts.private
+        assert len(self._tree) == counts.sealed
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _held(self, slot: Slot) -> HeldBlock:
+        return HeldBlock(
+            slot,
+            self._slots.generation(slot),
+            self._slots.checksum(slot),
+            self._tree.key_of(slot),
+        )
+
+    def _hold(self, owner: str, handle: str, slot: Slot) -> None:
+        if self._holders.hold(owner, handle, slot):
+            self._tree.pin(slot)
+
+    def _after_drop(self, slot: Slot) -> None:
+        if self._slots.is_in(slot, SlotState.SEALED):
+            self._tree.unpin(slot)
+        elif self._holders.num_holds(slot) == 0:
+            self._slots.free(slot)
+
+    def _free_own(self, owner: str, handle: str, slot: Slot) -> None:
+        self._holders.take_back(owner, handle, slot)
+        self._slots.free(slot)
+
+    def _keep_private(self, item: SealItem) -> SealedItem:
+        self._slots.finish(item.slot, SlotState.PRIVATE, item.checksum)
+        return SealedItem(HeldBlock(item.slot, item.generation, item.checksum), False)
+
+    def _make_readable(
+        self, owner: str, handle: str, item: SealItem, place: BlockPlace
+    ) -> SealedItem:
+        self._slots.finish(item.slot, SlotState.SEALED, item.checksum)
+        self._holders.take_back(owner, handle, item.slot)
+        self._holders.hold(owner, handle, item.slot)
+        self._tree.add(item.slot, place)
+        self._policy.stored(item.slot, place.key)
+        self.log.stored(place)
+        return SealedItem(self._held(item.slot), True)
+
+    def _check_seal(
+        self, owner: str, handle: str, start: int, chain: Sequence[BlockKey], items: list[SealItem]
+    ) -> None:
+        index = start
+        seen: set[Slot] = set()
+        for item in items:
+            if item.slot in seen or not self.owns_writing(
+                owner, handle, item.slot, item.generation
+            ):
+                raise NotYours(
+                    f"slot {item.slot} generation {item.generation} is not a WRITING slot of "
+                    f"{handle}"
+                )
+            seen.add(item.slot)
+            if item.key is None:
+                continue
+            if not 0 <= index < len(chain) or chain[index] != item.key:
+                raise ValueError(f"chain: key {index} is not the key of slot {item.slot}")
+            index += 1
+
+    def _evict_one(self) -> None:
+        slot = self._policy.victim()
+        assert slot is not None, "fewer candidates than were counted"
+        self._remove(slot)
+        self._evictions_total += 1
+
+    def _remove(self, slot: Slot) -> None:
+        """Out of the readable set; the slot is free once nobody holds it."""
+        self.log.removed(self._tree.remove(slot))
+        self._policy.removed(slot)
+        if self._holders.num_holds(slot):
+            self._slots.doom(slot)
+        else:
+            self._slots.free(slot)
+
+    def _on_candidate(self, slot: Slot, is_candidate: bool) -> None:
+        if is_candidate:
+            self._policy.offer(slot)
+        else:
+            self._policy.withdraw(slot)

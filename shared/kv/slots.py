@@ -1,0 +1,98 @@
+"""The slots of a pool: their states, generations and the free list. Knows no chains and no holders.
+
+FREE → WRITING → SEALED or PRIVATE → FREE. A sealed block that was taken out of the readable set
+while somebody holds it is DOOMED until the last hold ends.
+"""
+
+from array import array
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.kv.ids import Generation, Slot
+
+
+class SlotState(IntEnum):
+    FREE = 0
+    WRITING = 1
+    PRIVATE = 2
+    SEALED = 3
+    DOOMED = 4
+
+
+class SlotTable:
+    """State, generation and checksum of each slot.
+
+    `generations` may lie in shared memory: a reader in another process compares it after reading,
+    so a slot gets its next generation before a byte of the next use is written.
+    """
+
+    def __init__(self, num_slots: int, generations: npt.NDArray[np.uint64] | None = None) -> None:
+        if num_slots < 1:
+            raise ValueError(f"num_slots: must be at least 1, is {num_slots}")
+        self.num_slots = num_slots
+        self._generations = (
+            np.zeros(num_slots, dtype=np.uint64) if generations is None else generations
+        )
+        if len(self._generations) != num_slots:
+            raise ValueError(f"generations: {len(self._generations)} for {num_slots} slots")
+        self._states = bytearray(num_slots)
+        self._checksums = array("Q", bytes(8 * num_slots))
+        self._counts = [0] * len(SlotState)
+        self._counts[SlotState.FREE] = num_slots
+        # Low numbers are taken first: a pool that is hardly used touches little memory.
+        self._free = array("I", range(num_slots - 1, -1, -1))
+
+    def state(self, slot: Slot) -> SlotState:
+        return SlotState(self._states[slot])
+
+    def is_in(self, slot: Slot, state: SlotState) -> bool:
+        return self._states[slot] == state
+
+    def generation(self, slot: Slot) -> Generation:
+        return Generation(int(self._generations[slot]))
+
+    def checksum(self, slot: Slot) -> int:
+        return self._checksums[slot]
+
+    def count(self, state: SlotState) -> int:
+        return self._counts[state]
+
+    def take(self) -> Slot:
+        """A free slot, now WRITING in its next generation."""
+        slot = Slot(self._free.pop())
+        self.bump(slot)
+        self._set(slot, SlotState.WRITING)
+        return slot
+
+    def bump(self, slot: Slot) -> None:
+        """Whoever reads this slot in place throws the result away."""
+        self._generations[slot] += np.uint64(1)
+
+    def finish(self, slot: Slot, state: SlotState, checksum: int) -> None:
+        """WRITING → SEALED or PRIVATE."""
+        self._checksums[slot] = checksum
+        self._set(slot, state)
+
+    def doom(self, slot: Slot) -> None:
+        self._set(slot, SlotState.DOOMED)
+
+    def free(self, slot: Slot) -> None:
+        self._set(slot, SlotState.FREE)
+        self._free.append(slot)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when the counts and the free list contradict the states."""
+        states = np.frombuffer(bytes(self._states), dtype=np.uint8)
+        for state in SlotState:
+            counted = int(np.count_nonzero(states == state))
+            assert counted == self._counts[state], f"{counted} {state.name}, {self._counts[state]}"
+        free = np.frombuffer(self._free, dtype=np.uint32)
+        assert len(np.unique(free)) == len(free) == self._counts[SlotState.FREE]
+        assert not states[free].any(), "a slot in the free list is not FREE"
+
+    def _set(self, slot: Slot, state: SlotState) -> None:
+        self._counts[self._states[slot]] -= 1
+        self._counts[state] += 1
+        self._states[slot] = state
