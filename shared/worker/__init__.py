@@ -1,1 +1,1 @@
-"""The loops of a prefill or decode instance over the engine and the node's pool."""
+"""What prefill and decode processes are made of: promises, loops, the way to the node's pool."""

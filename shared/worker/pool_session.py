@@ -1,6 +1,5 @@
 """One attachment of a worker to a node's pool, with the pool as a tensor."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,12 +14,12 @@ from shared.worker.settings import WorkerSettings
 Role = Literal["prefill", "decode"]
 
 
-@dataclass(slots=True)
 class PoolSession:
     """Valid until `client.lost` is set; then everything held through it is gone."""
 
-    client: PoolClient
-    tensor: torch.Tensor | None
+    def __init__(self, client: PoolClient, layout: KvLayout) -> None:
+        self.client = client
+        self._slots: torch.Tensor | None = view_pool(client.data, layout, client.num_slots)
 
     @property
     def node(self) -> NodeRef:
@@ -28,14 +27,15 @@ class PoolSession:
 
     @property
     def slots(self) -> torch.Tensor:
-        if self.tensor is None:
+        """All slots of the pool, in place."""
+        if self._slots is None:
             raise RuntimeError("the pool session is closed")
-        return self.tensor
+        return self._slots
 
-    async def close(self) -> None:
-        """Unmaps the pool. No engine may hold the tensor any more."""
-        self.tensor = None
-        await self.client.close()
+    def close(self) -> None:
+        """Detach. The memory is unmapped when no engine holds the tensor any more."""
+        self._slots = None
+        self.client.close()
 
 
 def geometry_of(layout: KvLayout) -> KvGeometry:
@@ -47,17 +47,25 @@ def geometry_of(layout: KvLayout) -> KvGeometry:
 
 
 async def open_session(
-    settings: WorkerSettings, loaded: LoadedModel, role: Role, incarnation: str
+    settings: WorkerSettings,
+    loaded: LoadedModel,
+    role: Role,
+    incarnation: str,
+    timeout_s: float,
 ) -> PoolSession:
-    """Attach to the live pool with the fewest workers of this role; raises when there is none."""
+    """Attach to the live pool with the fewest workers of this role.
+
+    Raises ServiceError: POOL_LOST when there is none in time.
+    """
     client = await PoolClient.attach(
         settings.shared_dir,
+        node=settings.node,
         instance=settings.instance_id,
         incarnation=incarnation,
         role=role,
         root=loaded.kv_format.root(),
         geometry=geometry_of(loaded.layout),
         max_slots=settings.max_slots,
-        node=settings.node,
+        timeout_s=timeout_s,
     )
-    return PoolSession(client, view_pool(client.data, loaded.layout, client.num_slots))
+    return PoolSession(client, loaded.layout)

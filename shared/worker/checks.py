@@ -1,0 +1,73 @@
+"""Refuses messages that a worker cannot serve, with the field that is wrong."""
+
+from shared.kv import block_keys
+from shared.kv.ids import KEY_BYTES
+from shared.messages.common import ErrorCode
+from shared.messages.decode import DecodeRun
+from shared.messages.prefill import PrefillRun, Reserve
+from shared.runtime.errors import ServiceError
+from shared.worker.parts import WorkerParts
+
+TOKEN_BYTES = 4
+
+
+def bad(field: str, problem: str) -> ServiceError:
+    return ServiceError(ErrorCode.BAD_REQUEST, f"{field}: {problem}", field=field)
+
+
+def check_chain(chain: bytes, num_tokens: int, block_tokens: int) -> None:
+    if len(chain) % KEY_BYTES:
+        raise bad("chain", f"{len(chain)} bytes are no whole keys of {KEY_BYTES}")
+    full_blocks = num_tokens // block_tokens
+    if len(chain) // KEY_BYTES > full_blocks:
+        raise bad("chain", f"{len(chain) // KEY_BYTES} keys for {full_blocks} full blocks")
+
+
+def check_reserve(message: Reserve, parts: WorkerParts) -> None:
+    if message.num_tokens >= parts.context_tokens:
+        raise ServiceError(
+            ErrorCode.CONTEXT_EXCEEDED,
+            f"{message.num_tokens} prompt tokens leave no room in a context of "
+            f"{parts.context_tokens}",
+            field="num_tokens",
+        )
+    check_chain(message.chain, message.num_tokens, parts.grid.block_tokens)
+
+
+def check_model(model: str, parts: WorkerParts) -> None:
+    if model != parts.loaded.source.name:
+        raise ServiceError(
+            ErrorCode.UNKNOWN_MODEL,
+            f"this instance serves {parts.loaded.source.name}, not {model}",
+            field="model",
+        )
+
+
+def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) -> None:
+    """Also that the chain belongs to the tokens: a wrong key would poison the cache."""
+    check_model(message.model, parts)
+    if len(message.tokens) != num_tokens * TOKEN_BYTES:
+        raise bad(
+            "tokens",
+            f"{len(message.tokens)} bytes, but {num_tokens} int32 tokens were reserved",
+        )
+    check_chain(message.chain, num_tokens, parts.grid.block_tokens)
+    root = parts.loaded.kv_format.root()
+    own = block_keys.chain_keys(root, message.tokens, parts.grid.block_tokens)
+    if message.chain != own[: len(message.chain)]:
+        raise bad("chain", "these are not the keys of the tokens under this model's root")
+
+
+def check_decode_run(message: DecodeRun, parts: WorkerParts) -> None:
+    check_model(message.model, parts)
+    if len(message.given_tokens) % TOKEN_BYTES:
+        raise bad("given_tokens", f"{len(message.given_tokens)} bytes are no whole int32 values")
+    check_chain(message.chain, message.num_tokens, parts.grid.block_tokens)
+    num_given = len(message.given_tokens) // TOKEN_BYTES
+    if message.num_tokens + num_given > parts.context_tokens:
+        raise ServiceError(
+            ErrorCode.CONTEXT_EXCEEDED,
+            f"{message.num_tokens} prompt tokens and {num_given} given ones exceed a context of "
+            f"{parts.context_tokens}",
+            field="given_tokens",
+        )

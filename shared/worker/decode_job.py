@@ -1,0 +1,92 @@
+"""One attempt at an answer, from the run that announces it to its last token."""
+
+import asyncio
+
+import numpy as np
+
+from shared.messages.common import ErrorCode
+from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
+from shared.runtime.bus import Bus
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from shared.worker.attempts import Attempt
+from shared.worker.peer_watch import Peer
+from shared.worker.pool_session import PoolSession
+from shared.worker.token_sender import TokenSender
+
+MAX_HINTS = 8192
+
+
+class DecodeJob(Attempt):
+    """What has been said about the request's KV so far."""
+
+    def __init__(self, run: DecodeRun, session: PoolSession, bus: Bus) -> None:
+        super().__init__(run.ref)
+        self.run = run
+        self.session = session
+        self.given_tokens: list[int] = np.frombuffer(run.given_tokens, dtype="<i4").tolist()
+        # Without given tokens the first one of decode is token 1: token 0 comes from prefill.
+        self.sender = TokenSender(
+            bus, run.ref, "decode", run.reply_subject, max(len(self.given_tokens), 1)
+        )
+        self.handoff: Handoff | None = None
+        self.handoff_s = 0.0
+        self.reply: HandoffReply | None = None
+        """Set when all KV is in the device cache."""
+        self.settled = asyncio.Event()
+        """Taken over, or never will be."""
+        self.is_in_engine = False
+        self._hints: list[KvReady] = []
+        self._news = asyncio.Event()
+
+    @property
+    def prefill(self) -> Peer:
+        return Peer("prefill", self.run.prefill.id, self.run.prefill.incarnation)
+
+    @property
+    def is_same_node(self) -> bool:
+        return self.run.prefill.node == self.session.node.id
+
+    def hint(self, hint: KvReady) -> None:
+        if len(self._hints) < MAX_HINTS and self.handoff is None:
+            self._hints.append(hint)
+            self._news.set()
+
+    def offer(self, handoff: Handoff) -> None:
+        """The first one counts; a repeated one changes nothing."""
+        if self.handoff is None:
+            self.handoff = handoff
+            self.handoff_s = monotonic_s()
+            self._news.set()
+
+    async def next_hints(self) -> list[KvReady] | None:
+        """What was hinted since the last call; None when the hand-over is there."""
+        await self._news.wait()
+        self._news.clear()
+        if self.handoff is not None:
+            self._news.set()
+            return None
+        hints, self._hints = self._hints, []
+        return hints
+
+    async def wait_handoff(self) -> Handoff:
+        while self.handoff is None:
+            await self.next_hints()
+        return self.handoff
+
+    async def outcome(self, timeout_s: float) -> HandoffReply:
+        """The answer to the hand-over, the same to whoever asks."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.settled.wait()
+        except TimeoutError:
+            raise ServiceError(
+                ErrorCode.DEADLINE,
+                f"{self.handle}: its KV was not taken over within {timeout_s:g} s",
+                is_retryable=True,
+            ) from None
+        if self.reply is not None:
+            return self.reply
+        raise self.failure or ServiceError(
+            ErrorCode.CANCELLED, f"{self.handle} was cancelled at the decode instance"
+        )

@@ -1,0 +1,38 @@
+"""One attempt at a prompt, from its reservation to its hand-over."""
+
+import asyncio
+
+from shared.messages.common import CacheMode, FetchSource
+from shared.messages.prefill import PrefillRun, Reserve
+from shared.worker.attempts import Attempt
+from shared.worker.pool_session import PoolSession
+from shared.worker.prefix import Prefix
+from shared.worker.token_sender import TokenSender
+
+
+class PrefillJob(Attempt):
+    """What is known of the prompt so far, and what is held for it."""
+
+    def __init__(self, reserve: Reserve, session: PoolSession) -> None:
+        super().__init__(reserve.ref)
+        self.session = session
+        self.num_tokens = reserve.num_tokens
+        self.expected_cached_tokens = reserve.cached_tokens
+        self.chain: bytes = reserve.chain
+        self.source: FetchSource | None = reserve.source
+        self.cache: CacheMode = reserve.cache
+        self.run: asyncio.Future[PrefillRun] = asyncio.get_running_loop().create_future()
+        self.run_s = 0.0
+        """When the run came, on our clock."""
+        self.prefix: Prefix | None = None
+        """None: not loaded yet, or given up to make room."""
+        self.has_slots = False
+        """From then on its prefix cannot be given up."""
+        self.sender: TokenSender | None = None
+
+    def take(self, run: PrefillRun) -> None:
+        """What the reservation did not say; a prefix held for nothing is not used."""
+        if (not self.chain and run.chain) or run.cache != self.cache:
+            self.prefix = None
+        self.chain, self.cache = run.chain, run.cache
+        self.source = self.source or run.source

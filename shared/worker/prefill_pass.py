@@ -1,0 +1,232 @@
+"""Computes one prompt: slots, chunks on the grid, seals, token 0. Knows no gateway and no bus."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.engine.prefill import PrefillEngine
+from shared.engine.sampler import SamplingParams, sample
+from shared.kv import block_keys
+from shared.messages.decode import KvBlock
+from shared.messages.pool import SealBlock
+from shared.runtime.clock import monotonic_s
+from shared.worker.compute import ComputeThread
+from shared.worker.grid import Chunk, Grid, layer_groups
+from shared.worker.pool_client import PoolClient
+from shared.worker.prefill_job import PrefillJob
+from shared.worker.prefill_queue import PrefillQueue
+from shared.worker.prefix import Prefix
+from shared.worker.slot_wait import allocate_when_free
+from shared.worker.turns import Turns
+
+NUM_LAYER_GROUPS = 6
+OnLayers = Callable[[list[KvBlock], tuple[int, int]], None]
+"""Blocks of which these layers are complete now; called on the event loop."""
+
+
+class StaleBlocksError(Exception):
+    """A block that was read changed meanwhile: what was computed from it is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """All blocks of a prompt, in order, and the first token of its answer."""
+
+    blocks: list[KvBlock]
+    first_token: int
+    prefix: Prefix
+    hit_blocks: int
+    queue_s: float
+    """Waiting for other prompts and for slots; not for its own prefix."""
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassTools:
+    """What every pass of an instance uses."""
+
+    compute: ComputeThread
+    grid: Grid
+    num_layers: int
+    queue: PrefillQueue
+    turns: Turns
+    make_room: Callable[[PrefillJob], Awaitable[None]]
+
+
+class PrefillPass:
+    """One computation of one prompt. Everything it holds is held under the job's handle."""
+
+    def __init__(
+        self,
+        tools: PassTools,
+        engine: PrefillEngine,
+        job: PrefillJob,
+        tokens: npt.NDArray[np.int32],
+        params: SamplingParams,
+        on_layers: OnLayers,
+    ) -> None:
+        self._tools = tools
+        self._engine = engine
+        self._job = job
+        self._tokens = tokens
+        self._params = params
+        self._on_layers = on_layers
+        self._groups = layer_groups(tools.num_layers, NUM_LAYER_GROUPS)
+        self._blocks: list[KvBlock] = []
+        self._compute_s = 0.0
+        self._first_token = 0
+        self._keyed_blocks = 0
+        if job.cache == "on":
+            shareable = tools.grid.shareable_blocks(len(tokens))
+            self._keyed_blocks = min(shareable, block_keys.num_keys(job.chain))
+
+    async def compute(self, hold: Callable[[], Awaitable[Prefix]]) -> Computed:
+        """`hold` gives the cached prefix, when it is this prompt's turn.
+
+        Raises StaleBlocksError when the pass must be thrown away.
+        """
+        tools, job = self._tools, self._job
+        num_tokens = len(self._tokens)
+        async with tools.turns.turn(job.handle) as free_s:
+            tools.queue.started(job.handle)
+            prefix = await hold()
+            hit_blocks = tools.grid.hit_blocks(prefix.num_blocks, num_tokens)
+            self._blocks = self._cached_blocks(prefix, hit_blocks)
+            wait_s = await self._take_slots(num_tokens)
+            self._announce(self._blocks[:hit_blocks], (0, tools.num_layers))
+            chunks = list(tools.grid.chunks(hit_blocks * tools.grid.block_tokens, num_tokens))
+            await self._compute_chunk(chunks[0])
+        await self._seal(chunks[0])
+        for chunk in chunks[1:]:
+            async with tools.turns.turn(job.handle):
+                await self._compute_chunk(chunk)
+            await self._seal(chunk)
+        if not self._pool.generations_hold(
+            [block.slot for block in self._blocks], [block.generation for block in self._blocks]
+        ):
+            raise StaleBlocksError
+        queue_s = max(free_s - job.run_s, 0.0) + wait_s
+        return Computed(
+            self._blocks, self._first_token, prefix, hit_blocks, queue_s, self._compute_s
+        )
+
+    @property
+    def _pool(self) -> PoolClient:
+        return self._job.session.client
+
+    def _cached_blocks(self, prefix: Prefix, hit_blocks: int) -> list[KvBlock]:
+        held = prefix.blocks
+        return [
+            KvBlock(
+                index=index,
+                slot=held.slots[index],
+                generation=held.generations[index],
+                valid_tokens=self._tools.grid.block_tokens,
+                checksum=held.checksums[index],
+                is_sealed=True,
+            )
+            for index in range(hit_blocks)
+        ]
+
+    async def _take_slots(self, num_tokens: int) -> float:
+        """All slots for what is to be computed; the seconds that it took."""
+        grid = self._tools.grid
+        start_s = monotonic_s()
+        first = len(self._blocks)
+        reply = await allocate_when_free(
+            self._pool,
+            self._job.handle,
+            grid.num_blocks(num_tokens) - first,
+            make_room=lambda: self._tools.make_room(self._job),
+        )
+        self._job.has_slots = True
+        for offset, (slot, generation) in enumerate(
+            zip(reply.slots, reply.generations, strict=True)
+        ):
+            index = first + offset
+            valid_tokens = grid.valid_tokens(index, num_tokens)
+            self._blocks.append(
+                KvBlock(index=index, slot=slot, generation=generation, valid_tokens=valid_tokens)
+            )
+        return monotonic_s() - start_s
+
+    async def _compute_chunk(self, chunk: Chunk) -> None:
+        """One chunk in the compute thread; its layers are announced while it runs."""
+        job, params = self._job, self._params
+        num_tokens = len(self._tokens)
+        block_range = self._tools.grid.blocks_of(chunk)
+        prefix_slots = [block.slot for block in self._blocks[: block_range.start]]
+        chunk_blocks = [self._blocks[index] for index in block_range]
+        chunk_slots = [block.slot for block in chunk_blocks]
+        is_last = chunk.end == num_tokens
+        loop = asyncio.get_running_loop()
+
+        def on_layer(layer: int) -> None:
+            group = self._groups.get(layer)
+            if group is not None:
+                loop.call_soon_threadsafe(self._announce, chunk_blocks, group)
+
+        def work() -> tuple[int, float]:
+            start_s = monotonic_s()
+            logits = self._engine.prefill_chunk(
+                self._tokens[chunk.start : chunk.end],
+                chunk.start,
+                prefix_slots,
+                chunk_slots,
+                on_layer=on_layer,
+                is_cancelled=lambda: job.is_stopped,
+                want_logits=is_last,
+            )
+            token = 0 if logits is None else sample(logits, params, num_tokens)
+            return token, monotonic_s() - start_s
+
+        self._first_token, seconds = await self._tools.compute.run(work)
+        self._compute_s += seconds
+        self._tools.queue.computed(job.handle, chunk.num_tokens, seconds)
+
+    def _announce(self, blocks: list[KvBlock], layers: tuple[int, int]) -> None:
+        if blocks and not self._job.is_stopped:
+            self._on_layers(blocks, layers)
+
+    async def _seal(self, chunk: Chunk) -> None:
+        """Whole chunks get their keys and are published; the rest stays the request's own.
+
+        The pool may answer with another slot, which had the same key before.
+        """
+        blocks = [self._blocks[index] for index in self._tools.grid.blocks_of(chunk)]
+        keyed = [block for block in blocks if block.index < self._keyed_blocks]
+        private = blocks[len(keyed) :]
+        if keyed:
+            chain = block_keys.take(self._job.chain, keyed[-1].index + 1)
+            await self._seal_run(keyed, chain)
+        if private:
+            await self._seal_run(private, b"")
+
+    async def _seal_run(self, blocks: list[KvBlock], chain: bytes) -> None:
+        first = blocks[0].index
+        sealed = await self._pool.seal(
+            self._job.handle,
+            first,
+            chain,
+            [
+                SealBlock(
+                    slot=block.slot,
+                    generation=block.generation,
+                    valid_tokens=block.valid_tokens,
+                    key=block_keys.key_at(chain, block.index) if chain else b"",
+                )
+                for block in blocks
+            ],
+        )
+        for offset, block in enumerate(blocks):
+            self._blocks[first + offset] = block.model_copy(
+                update={
+                    "slot": sealed.slots[offset],
+                    "generation": sealed.generations[offset],
+                    "checksum": sealed.checksums[offset],
+                    "is_sealed": bool(chain),
+                }
+            )

@@ -1,0 +1,33 @@
+"""Settings of a prefill or decode process."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from shared.runtime.settings import CommonSettings
+
+
+class WorkerSettings(CommonSettings):
+    """MOONPOOL_* variables of a worker."""
+
+    model: str = "SmolLM2-135M-Instruct"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    mode: Literal["exact", "fast"] = "exact"
+    block_tokens: int | None = Field(
+        default=None, ge=16, le=512, description="tokens of a block; the grid's when not set"
+    )
+    threads: int = Field(default=1, ge=1, description="threads of one matrix product")
+    shared_dir: Path = Field(
+        default=Path("/dev/shm/moonpool"), description="where transfers of this host are found"
+    )
+    node: str | None = Field(default=None, description="attach to this node only")
+    max_slots: int = Field(
+        default=4096, ge=1, description="most pool blocks this process may hold unsealed"
+    )
+    max_queue: int = Field(default=256, ge=1, description="prefill: prompts promised at once")
+    tokens_per_s: float = Field(
+        default=500.0, gt=0, description="prefill: assumed speed until it is learnt"
+    )
+    decode_tokens: int = Field(default=16_384, ge=1, description="decode: tokens of device cache")
+    max_batch: int = Field(default=16, ge=1, description="decode: requests in the batch")
