@@ -30,7 +30,6 @@ class PeerWatch:
         self._watchers: dict[Peer, int] = {}
         self._replaced: set[Peer] = set()
         self._echo_s = now_s
-        self._looked_s = now_s
 
     def __len__(self) -> int:
         return len(self._watchers)
@@ -66,11 +65,9 @@ class PeerWatch:
 
     def gone(self, now_s: float) -> list[Peer]:
         """Watched peers that were replaced or silent for longer than the lease."""
-        passed_s = now_s - self._looked_s
-        self._looked_s = now_s
         if now_s - self._echo_s > BUS_SILENCE_S:
             for peer in self._heard_s:
-                self._heard_s[peer] += passed_s
+                self._heard_s[peer] = now_s  # a whole lease once the bus is back
         return [
             peer
             for peer, heard_s in self._heard_s.items()
