@@ -1,0 +1,122 @@
+"""Writes an Answer as HTTP, whole or as a stream of events, and notices when the client leaves."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from services.gateway.answer import Answer
+from services.gateway.errors import ApiError
+from services.gateway.generator import Generator
+from services.gateway.openai_responses import ResponseBuilder
+from shared.runtime.clock import monotonic_s
+
+SEND_GRACE_S = 30.0
+"""After a request's deadline, for a client that reads slowly."""
+
+
+class AnswerResponse(Response):
+    """An ASGI app that owns the answer from here to its end.
+
+    The status is decided by the first thing that happens: an error before the first token is a
+    plain HTTP error even for a stream.
+    """
+
+    def __init__(
+        self, generator: Generator, answer: Answer, builder: ResponseBuilder, *, is_stream: bool
+    ) -> None:
+        self._generator = generator
+        self._answer = answer
+        self._builder = builder
+        self._is_stream = is_stream
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        left_s = max(0.0, self._answer.job.deadline_s - monotonic_s()) + SEND_GRACE_S
+        write = self._write_stream(send) if self._is_stream else self._write_whole(send, scope)
+        try:
+            async with asyncio.timeout(left_s):
+                await _unless_client_leaves(receive, write)
+        except TimeoutError:
+            return
+        finally:
+            self._generator.finish(self._answer)
+
+    async def _write_whole(self, send: Send, scope: Scope) -> None:
+        try:
+            pieces = [piece async for piece in self._answer.pieces()]
+            response = JSONResponse(self._builder.whole(pieces))
+        except ApiError as error:
+            response = error_response(error)
+        await response(scope, _no_more, send)
+
+    async def _write_stream(self, send: Send) -> None:
+        is_started = False
+        try:
+            async for piece in self._answer.pieces():
+                chunks = self._builder.chunks(piece, is_first=not is_started)
+                if not is_started:
+                    await self._start_stream(send)
+                    opening = self._builder.first_chunk()
+                    chunks = [opening, *chunks] if opening is not None else chunks
+                is_started = True
+                if chunks:
+                    await _send_body(send, b"".join(_event(chunk) for chunk in chunks))
+        except ApiError as error:
+            if not is_started:
+                await error_response(error)({"type": "http"}, _no_more, send)
+                return
+            await _send_body(send, _event(error.body))
+        await _send_body(send, b"data: [DONE]\n\n", is_last=True)
+
+    async def _start_stream(self, send: Send) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [
+                    (b"content-type", b"text/event-stream; charset=utf-8"),
+                    (b"cache-control", b"no-cache"),
+                    (b"x-accel-buffering", b"no"),
+                ],
+            }
+        )
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
+
+
+async def _send_body(send: Send, body: bytes, *, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+
+async def _no_more() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+async def _unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`; stop it when the client closes the connection."""
+    work_task = asyncio.ensure_future(work)
+    gone_task = asyncio.ensure_future(_until_gone(receive))
+    try:
+        await asyncio.wait({work_task, gone_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            work_task.result()
+    finally:
+        for task in (work_task, gone_task):
+            task.cancel()
+        await asyncio.gather(work_task, gone_task, return_exceptions=True)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

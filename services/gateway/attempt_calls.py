@@ -1,0 +1,122 @@
+"""The calls of one attempt to conductor, prefill and decode. Raises ServiceError; no decisions."""
+
+import asyncio
+
+import numpy as np
+
+from services.gateway.job import Job
+from services.gateway.life_events import AskPlacement, CancelAttempt, Stage, StartRun
+from shared.messages import subjects
+from shared.messages.common import ErrorCode, InstanceRef, Ok, RequestRef
+from shared.messages.conductor import Placement, PlaceReply, PlaceRequest
+from shared.messages.decode import DecodeRun
+from shared.messages.prefill import Cancel, PrefillRun
+from shared.runtime.bus import Bus
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import NoResponder, ServiceError
+
+PLACE_TIMEOUT_S = 3.0
+RUN_TIMEOUT_S = 3.0
+CANCEL_TIMEOUT_S = 1.0
+CANCEL_TRIES = 2
+
+
+class AttemptCalls:
+    def __init__(self, bus: Bus, gateway: str, incarnation: str) -> None:
+        self._bus = bus
+        self._gateway = gateway
+        self._incarnation = incarnation
+
+    def ref(self, job: Job, attempt: int) -> RequestRef:
+        return RequestRef(
+            request_id=job.request_id,
+            attempt=attempt,
+            gateway=self._gateway,
+            gateway_incarnation=self._incarnation,
+        )
+
+    async def place(self, job: Job, ask: AskPlacement) -> Placement:
+        request = PlaceRequest(
+            ref=self.ref(job, ask.attempt),
+            model=job.model,
+            num_tokens=job.num_tokens,
+            max_tokens=job.sampling.max_tokens,
+            chain=job.chain,
+            cache=job.cache,
+            exclude=list(ask.exclude),
+            prefill=job.prefill,
+            decode=job.decode,
+            remaining_ms=job.remaining_ms(monotonic_s()),
+        )
+        reply = await self._bus.request(
+            subjects.CONDUCTOR_PLACE, request, PlaceReply, timeout_s=PLACE_TIMEOUT_S
+        )
+        if reply.placement is not None:
+            return reply.placement
+        if reply.refusal is not None:
+            raise ServiceError.from_info(reply.refusal)
+        raise ServiceError(ErrorCode.INTERNAL, "the conductor answered without a placement")
+
+    async def run(self, job: Job, start: StartRun, stage: Stage) -> None:
+        """Send the run to one stage; it has taken it when this returns."""
+        placement = start.placement
+        instance = placement.prefill if stage == "prefill" else placement.decode
+        make = self._prefill_run if stage == "prefill" else self._decode_run
+        subject = subjects.instance(stage, instance.id, "run")
+        await self._bus.request(subject, make(job, start), Ok, timeout_s=RUN_TIMEOUT_S)
+
+    async def cancel(self, job: Job, effect: CancelAttempt) -> None:
+        """Tell both stages; one that does not answer drops the work by its own rules."""
+        message = Cancel(ref=self.ref(job, effect.attempt))
+        await asyncio.gather(
+            self._cancel_one("prefill", effect.prefill, message),
+            self._cancel_one("decode", effect.decode, message),
+        )
+
+    async def _cancel_one(self, stage: Stage, instance: InstanceRef, message: Cancel) -> None:
+        subject = subjects.instance(stage, instance.id, "cancel")
+        for _ in range(CANCEL_TRIES):
+            try:
+                await self._bus.request(subject, message, Ok, timeout_s=CANCEL_TIMEOUT_S)
+                return
+            except NoResponder:
+                return
+            except ServiceError:
+                continue
+
+    def _prefill_run(self, job: Job, start: StartRun) -> PrefillRun:
+        placement = start.placement
+        return PrefillRun(
+            ref=self.ref(job, start.attempt),
+            incarnation=placement.prefill.incarnation,
+            model=job.model,
+            tokens=job.packed_tokens,
+            chain=job.chain,
+            sampling=job.sampling,
+            decode=placement.decode,
+            source=placement.source,
+            cache=job.cache,
+            reply_subject=self._reply_subject(job, start.attempt),
+            remaining_ms=job.remaining_ms(monotonic_s()),
+            is_resume=bool(start.given),
+        )
+
+    def _decode_run(self, job: Job, start: StartRun) -> DecodeRun:
+        placement = start.placement
+        return DecodeRun(
+            ref=self.ref(job, start.attempt),
+            incarnation=placement.decode.incarnation,
+            model=job.model,
+            num_tokens=job.num_tokens,
+            chain=job.chain,
+            sampling=job.sampling,
+            prefill=placement.prefill,
+            source=placement.decode_source,
+            cache=job.cache,
+            given_tokens=np.asarray(start.given, dtype="<i4").tobytes(),
+            reply_subject=self._reply_subject(job, start.attempt),
+            remaining_ms=job.remaining_ms(monotonic_s()),
+        )
+
+    def _reply_subject(self, job: Job, attempt: int) -> str:
+        return subjects.gateway_tokens(self._gateway, job.request_id, attempt)

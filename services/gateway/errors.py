@@ -1,0 +1,118 @@
+"""OpenAI's error object and the one place where an ErrorCode becomes an HTTP status."""
+
+import math
+from typing import Any
+
+from shared.messages.common import ErrorCode, ErrorInfo
+
+_STATUS: dict[ErrorCode, int] = {
+    ErrorCode.BAD_REQUEST: 400,
+    ErrorCode.UNKNOWN_INSTANCE: 400,
+    ErrorCode.CONTEXT_EXCEEDED: 400,
+    ErrorCode.UNKNOWN_MODEL: 404,
+    ErrorCode.OVERLOADED: 429,
+    ErrorCode.CANCELLED: 499,
+    ErrorCode.FORMAT_MISMATCH: 500,
+    ErrorCode.INTERNAL: 500,
+    ErrorCode.NO_INSTANCE: 503,
+    ErrorCode.VOID_INCARNATION: 503,
+    ErrorCode.DRAINING: 503,
+    ErrorCode.NOT_RESERVED: 503,
+    ErrorCode.KV_LOST: 503,
+    ErrorCode.PEER_LOST: 503,
+    ErrorCode.POOL_LOST: 503,
+    ErrorCode.DEADLINE: 504,
+}
+_OPENAI_CODE: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_MODEL: "model_not_found",
+    ErrorCode.CONTEXT_EXCEEDED: "context_length_exceeded",
+}
+_TYPE: dict[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    499: "client_closed_request",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+DEFAULT_RETRY_AFTER_S = 1.0
+
+
+class ApiError(Exception):
+    """An answer that is an error, ready to be written as HTTP."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    @classmethod
+    def from_info(cls, info: ErrorInfo) -> "ApiError":
+        """The HTTP form of a failure inside the cluster."""
+        return cls(
+            _STATUS[info.code],
+            info.message,
+            param=info.field,
+            code=_OPENAI_CODE.get(info.code, str(info.code)),
+            retry_after_s=info.retry_after_s,
+        )
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self._type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Retry-After in whole seconds wherever another try later makes sense."""
+        if self.status not in (429, 503):
+            return {}
+        wait_s = self.retry_after_s if self.retry_after_s is not None else DEFAULT_RETRY_AFTER_S
+        return {"retry-after": str(max(1, math.ceil(wait_s)))}
+
+    @property
+    def _type(self) -> str:
+        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
+        return _TYPE.get(self.status, fallback)
+
+
+def bad_request(param: str | None, message: str, *, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_exceeded(
+    *, context_tokens: int, prompt_tokens: int, max_tokens: int | None, is_chat: bool
+) -> ApiError:
+    """OpenAI's wording: with the length of the answer when that is what does not fit."""
+    what = "messages" if is_chat else "prompt"
+    start = f"This model's maximum context length is {context_tokens} tokens. However, "
+    if max_tokens is None or prompt_tokens >= context_tokens:
+        verb = "resulted in" if is_chat else "has"
+        middle = f"your {what} {verb} {prompt_tokens} tokens. "
+        end = f"Please reduce the length of the {what}."
+        param = "messages" if is_chat else "prompt"
+    else:
+        middle = (
+            f"you requested {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {what}, "
+            f"{max_tokens} in the completion). "
+        )
+        end = f"Please reduce the length of the {what} or completion."
+        param = "max_tokens"
+    return bad_request(param, start + middle + end, code="context_length_exceeded")

@@ -1,0 +1,156 @@
+"""What can happen to a request, and what shall be done about it: in and out of RequestLife."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.messages.bill import Reuse, Times
+from shared.messages.common import ErrorInfo, InstanceRef
+from shared.messages.conductor import Placement
+from shared.messages.tokens import FinishReason, TokenChunk
+
+Stage = Literal["prefill", "decode"]
+
+
+# --- events ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Placed:
+    attempt: int
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRefused:
+    attempt: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """An instance did not take the run."""
+
+    attempt: int
+    stage: Stage
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkArrived:
+    chunk: TokenChunk
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLost:
+    """`is_replaced`: another incarnation has its id, so that it can never come back."""
+
+    incarnation: str
+    reason: str
+    is_replaced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceReported:
+    """`is_idle`: it says that it has neither queued nor running work."""
+
+    incarnation: str
+    is_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopMatched:
+    """The text so far holds a stop string: the answer is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Nobody waits for the answer any more: the client has gone, or the gateway stops."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """`next_deadline_s` is reached."""
+
+
+Event = (
+    Placed
+    | PlacementRefused
+    | RunFailed
+    | ChunkArrived
+    | InstanceLost
+    | InstanceReported
+    | StopMatched
+    | Abandoned
+    | TimePassed
+)
+
+
+# --- effects -----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class AskPlacement:
+    attempt: int
+    exclude: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Send the run to both instances and watch them. `given`: tokens the client has already."""
+
+    attempt: int
+    placement: Placement
+    given: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDone:
+    """Decode has taken over: what happens to the prefill instance no longer matters."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAttempt:
+    attempt: int
+    prefill: InstanceRef
+    decode: InstanceRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveTokens:
+    """New tokens of the answer, in order, each exactly once."""
+
+    first_index: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageReported:
+    """Real times and reuse of a stage, for the bill."""
+
+    attempt: int
+    stage: Stage
+    times: Times | None
+    reuse: Reuse | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    error: ErrorInfo
+
+
+Effect = (
+    AskPlacement
+    | StartRun
+    | PrefillDone
+    | CancelAttempt
+    | GiveTokens
+    | StageReported
+    | Finish
+    | Fail
+)

@@ -1,0 +1,170 @@
+"""Drives one RequestLife: its effects onto the bus, the bus and the clock back as events.
+
+No rule is decided here. Events are handled at once on the loop, so that there is no queue that
+could overflow; the outputs are bounded by the length of the answer.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from services.gateway.attempt_calls import AttemptCalls
+from services.gateway.instance_watch import InstanceWatch
+from services.gateway.job import Job
+from services.gateway.life_events import (
+    Abandoned,
+    AskPlacement,
+    CancelAttempt,
+    ChunkArrived,
+    Effect,
+    Event,
+    Fail,
+    Finish,
+    GiveTokens,
+    Placed,
+    PlacementRefused,
+    PrefillDone,
+    RunFailed,
+    Stage,
+    StageReported,
+    StartRun,
+    TimePassed,
+)
+from services.gateway.request_life import RequestLife
+from services.gateway.request_record import RequestRecord
+from services.gateway.request_trace import RequestTrace
+from services.gateway.token_inbox import TokenInbox
+from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
+from shared.messages.tokens import TokenChunk
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from shared.runtime.tasks import Tasks
+
+Output = GiveTokens | Finish | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class DriverParts:
+    """What all drivers of a gateway share."""
+
+    tasks: Tasks
+    calls: AttemptCalls
+    inbox: TokenInbox
+    watch: InstanceWatch
+
+
+class RequestDriver:
+    """Owns the timer and the holds of one request; `outputs` is what its client gets."""
+
+    def __init__(
+        self,
+        parts: DriverParts,
+        job: Job,
+        life: RequestLife,
+        record: RequestRecord,
+        trace: RequestTrace,
+    ) -> None:
+        self._parts = parts
+        self._job = job
+        self._life = life
+        self._record = record
+        self._trace = trace
+        self._holds: dict[Stage, InstanceRef] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.outputs: asyncio.Queue[Output] = asyncio.Queue()
+
+    def start(self) -> None:
+        self._parts.inbox.open(self._job.request_id, self._on_chunk)
+        self._perform(self._life.start(monotonic_s()))
+
+    def post(self, event: Event) -> None:
+        """Something happened; its effects begin before this returns."""
+        self._perform(self._life.on_event(event, monotonic_s()))
+
+    def abandon(self, code: ErrorCode, message: str) -> None:
+        """Nobody waits for the answer: cancel what runs. Nothing when it has ended."""
+        self.post(Abandoned(ErrorInfo(code=code, message=message)))
+
+    def _on_chunk(self, chunk: TokenChunk) -> None:
+        self.post(ChunkArrived(chunk))
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
+        self._set_timer()
+
+    def _perform_one(self, effect: Effect) -> None:
+        start = self._parts.tasks.start_contained
+        match effect:
+            case AskPlacement():
+                self._trace.say("place", attempt=effect.attempt, exclude=effect.exclude)
+                start(self._place(effect), name=f"place {self._job.request_id}")
+            case StartRun(placement=placement):
+                self._record.note_placement(placement)
+                self._trace.say("placed", attempt=effect.attempt, **placement.model_dump())
+                self._hold("prefill", placement.prefill)
+                self._hold("decode", placement.decode)
+                start(self._run(effect), name=f"run {self._job.request_id}")
+            case PrefillDone():
+                self._release("prefill")
+            case CancelAttempt():
+                self._trace.say("cancel", attempt=effect.attempt, reason=effect.reason)
+                self._release_all()
+                cancel = self._parts.calls.cancel(self._job, effect)
+                start(cancel, name=f"cancel {self._job.request_id}")
+            case StageReported():
+                self._record.note_stage(effect)
+            case GiveTokens():
+                self._trace.say("tokens", first=effect.first_index, num=len(effect.tokens))
+                self.outputs.put_nowait(effect)
+            case Finish() | Fail():
+                self._end(effect)
+
+    def _end(self, effect: Finish | Fail) -> None:
+        self._release_all()
+        self._parts.inbox.close(self._job.request_id)
+        self._record.num_attempts = self._life.num_runs
+        details = effect.error.model_dump() if isinstance(effect, Fail) else {}
+        self._trace.say("failed" if isinstance(effect, Fail) else "finished", **details)
+        self.outputs.put_nowait(effect)
+
+    async def _place(self, effect: AskPlacement) -> None:
+        try:
+            placement = await self._parts.calls.place(self._job, effect)
+        except ServiceError as error:
+            self._trace.say("refused", attempt=effect.attempt, **error.info.model_dump())
+            self.post(PlacementRefused(effect.attempt, error.info))
+        else:
+            self.post(Placed(effect.attempt, placement))
+
+    async def _run(self, effect: StartRun) -> None:
+        await asyncio.gather(self._send_run(effect, "decode"), self._send_run(effect, "prefill"))
+
+    async def _send_run(self, effect: StartRun, stage: Stage) -> None:
+        try:
+            await self._parts.calls.run(self._job, effect, stage)
+        except ServiceError as error:
+            self.post(RunFailed(effect.attempt, stage, error.info))
+
+    def _hold(self, stage: Stage, instance: InstanceRef) -> None:
+        self._release(stage)
+        self._holds[stage] = instance
+        self._parts.watch.hold(stage, instance, self.post)
+
+    def _release(self, stage: Stage) -> None:
+        instance = self._holds.pop(stage, None)
+        if instance is not None:
+            self._parts.watch.release(stage, instance, self.post)
+
+    def _release_all(self) -> None:
+        self._release("prefill")
+        self._release("decode")
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._life.next_deadline_s()
+        if due_s is not None:
+            loop = asyncio.get_running_loop()
+            delay_s = max(0.001, due_s - monotonic_s())
+            self._timer = loop.call_later(delay_s, self.post, TimePassed())

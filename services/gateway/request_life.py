@@ -1,0 +1,294 @@
+"""The life of one request: placing, running, trying again, one end. Pure: events in, effects out.
+
+Owns phase, attempts and the tokens given. Never awaits, never reads a clock, never sends.
+Every call of place is an attempt with a number of its own, so that nothing said about an earlier
+one can be mistaken; `num_runs` counts those that reached the instances.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from services.gateway.answer_tokens import AnswerTokens
+from services.gateway.exclusions import Exclusions
+from services.gateway.idle_evidence import IdleEvidence
+from services.gateway.life_events import (
+    Abandoned,
+    AskPlacement,
+    CancelAttempt,
+    ChunkArrived,
+    Effect,
+    Event,
+    Fail,
+    Finish,
+    GiveTokens,
+    InstanceLost,
+    InstanceReported,
+    Placed,
+    PlacementRefused,
+    PrefillDone,
+    RunFailed,
+    Stage,
+    StageReported,
+    StartRun,
+    StopMatched,
+)
+from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.conductor import Placement
+from shared.messages.tokens import FinishReason, TokenChunk
+
+Phase = Literal["new", "placing", "waiting", "running", "ended"]
+# Errors that say nothing against the instance that raised them.
+_NO_BLAME = frozenset(
+    {ErrorCode.NOT_RESERVED, ErrorCode.OVERLOADED, ErrorCode.CANCELLED, ErrorCode.KV_LOST}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LifeLimits:
+    max_runs: int = 5
+    overload_patience_s: float = 2.0
+    no_instance_patience_s: float = 30.0
+    first_delay_s: float = 0.05
+    max_delay_s: float = 1.0
+    gap_timeout_s: float = 1.0
+    lift_after_s: float = 3.0
+
+
+class RequestLife:
+    """One request until its one end. `deadline_s` bounds everything."""
+
+    def __init__(
+        self,
+        *,
+        max_tokens: int,
+        eos_token_ids: frozenset[int],
+        deadline_s: float,
+        rng: random.Random,
+        limits: LifeLimits | None = None,
+    ) -> None:
+        self._limits = limits or LifeLimits()
+        self._deadline_s = deadline_s
+        self._rng = rng
+        self._tokens = AnswerTokens(max_tokens, eos_token_ids)
+        self._exclusions = Exclusions(self._limits.lift_after_s)
+        self._idle = IdleEvidence()
+        self._placement: Placement | None = None
+        self._decode_began = False
+        self._refused_since_s: float | None = None
+        self._num_waits = 0
+        self._wake_s: float | None = None
+        self.phase: Phase = "new"
+        self.attempt = -1
+        self.num_runs = 0
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        return tuple(self._tokens.given)
+
+    def start(self, now_s: float) -> list[Effect]:
+        return self._ask()
+
+    def next_deadline_s(self) -> float | None:
+        """When TimePassed is due; None once the request has ended."""
+        if self.phase == "ended":
+            return None
+        return self._deadline_s if self._wake_s is None else min(self._wake_s, self._deadline_s)
+
+    def on_event(self, event: Event, now_s: float) -> list[Effect]:
+        if isinstance(event, Placed):
+            return self._on_placed(event)
+        if self.phase == "ended":
+            return []
+        match event:
+            case Abandoned():
+                return self._fail(event.error)
+            case _ if now_s >= self._deadline_s:
+                return self._fail(
+                    ErrorInfo(
+                        code=ErrorCode.DEADLINE,
+                        message="the request did not finish within its time limit",
+                    )
+                )
+            case PlacementRefused():
+                return self._on_refused(event, now_s)
+            case StopMatched():
+                return self._finish("stop", needs_cancel=True)
+            case RunFailed() | ChunkArrived() | InstanceLost() | InstanceReported():
+                return self._on_attempt_event(event, now_s)
+            case _:
+                return self._on_time(now_s)
+
+    # --- placing -------------------------------------------------------------------------------
+    def _ask(self) -> list[Effect]:
+        self.phase = "placing"
+        self.attempt += 1
+        self._placement = None
+        self._wake_s = None
+        return [AskPlacement(self.attempt, self._exclusions.incarnations)]
+
+    def _on_placed(self, event: Placed) -> list[Effect]:
+        placement = event.placement
+        if self.phase != "placing" or event.attempt != self.attempt:
+            reason = "placed too late"
+            return [CancelAttempt(event.attempt, placement.prefill, placement.decode, reason)]
+        self.phase = "running"
+        self.num_runs += 1
+        self._placement = placement
+        self._decode_began = False
+        self._refused_since_s = None
+        self._tokens.begin_attempt()
+        self._idle.reset()
+        return [StartRun(self.attempt, placement, self.given)]
+
+    def _on_refused(self, event: PlacementRefused, now_s: float) -> list[Effect]:
+        if self.phase != "placing" or event.attempt != self.attempt:
+            return []
+        error = event.error
+        if not error.is_retryable and error.code != ErrorCode.NO_INSTANCE:
+            return self._fail(error)
+        if error.code == ErrorCode.NO_INSTANCE:
+            self._exclusions.lift_old(now_s)
+        if self._refused_since_s is None:
+            self._refused_since_s = now_s
+        is_overload = error.code == ErrorCode.OVERLOADED and not self._tokens.given
+        limits = self._limits
+        patience_s = limits.overload_patience_s if is_overload else limits.no_instance_patience_s
+        delay_s = self._next_delay_s()
+        if now_s + delay_s > self._refused_since_s + patience_s:
+            return self._fail(error)
+        return self._wait(now_s + delay_s)
+
+    def _next_delay_s(self) -> float:
+        """Growing, with jitter so that refused requests do not come back as one."""
+        grown_s = self._limits.first_delay_s * 2.0**self._num_waits
+        self._num_waits = min(self._num_waits + 1, 16)
+        return min(self._limits.max_delay_s, grown_s) * self._rng.uniform(0.5, 1.0)
+
+    def _wait(self, until_s: float) -> list[Effect]:
+        self.phase = "waiting"
+        self._placement = None
+        self._wake_s = until_s
+        return []
+
+    # --- running -------------------------------------------------------------------------------
+    def _on_attempt_event(
+        self, event: RunFailed | ChunkArrived | InstanceLost | InstanceReported, now_s: float
+    ) -> list[Effect]:
+        placement = self._placement
+        if self.phase != "running" or placement is None:
+            return []
+        match event:
+            case RunFailed(attempt=attempt) if attempt == self.attempt:
+                return self._on_stage_error(event.stage, event.error, placement, now_s)
+            case ChunkArrived(chunk=chunk) if chunk.ref.attempt == self.attempt:
+                return self._on_chunk(chunk, placement, now_s)
+            case InstanceLost():
+                return self._on_lost(event, placement, now_s)
+            case InstanceReported():
+                return self._on_report(event, placement, now_s)
+        return []
+
+    def _on_chunk(self, chunk: TokenChunk, placement: Placement, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if chunk.times is not None or chunk.reuse is not None:
+            effects.append(StageReported(self.attempt, chunk.stage, chunk.times, chunk.reuse))
+        if chunk.error is not None:
+            return effects + self._on_stage_error(chunk.stage, chunk.error, placement, now_s)
+        if chunk.stage == "decode" and not self._decode_began:
+            self._decode_began = True
+            effects.append(PrefillDone(self.attempt))
+        self._idle.reset()
+        first_index = len(self._tokens.given)
+        new = self._tokens.take(chunk.index, chunk.tokens)
+        if new:
+            effects.append(GiveTokens(first_index, new))
+        if chunk.finish_reason is not None:
+            self._tokens.end_at(chunk.index + len(chunk.tokens), chunk.finish_reason)
+        reason = self._tokens.finished
+        if reason is not None:
+            # A prefill that ends the answer itself leaves decode waiting for it.
+            return effects + self._finish(reason, needs_cancel=not self._decode_began)
+        if not self._tokens.is_waiting_for_lost:
+            self._wake_s = None
+        elif new or self._wake_s is None:
+            self._wake_s = now_s + self._limits.gap_timeout_s
+        return effects
+
+    def _on_stage_error(
+        self, stage: Stage, error: ErrorInfo, placement: Placement, now_s: float
+    ) -> list[Effect]:
+        own = placement.prefill if stage == "prefill" else placement.decode
+        peer = placement.decode if stage == "prefill" else placement.prefill
+        if error.code == ErrorCode.PEER_LOST:
+            self._exclusions.add(peer.incarnation, now_s, is_final=False)
+        elif error.code not in _NO_BLAME:
+            is_final = error.code == ErrorCode.VOID_INCARNATION
+            self._exclusions.add(own.incarnation, now_s, is_final=is_final)
+        return self._try_again(error, now_s, needs_delay=error.code in _NO_BLAME)
+
+    def _on_lost(self, event: InstanceLost, placement: Placement, now_s: float) -> list[Effect]:
+        is_prefill = event.incarnation == placement.prefill.incarnation
+        is_decode = event.incarnation == placement.decode.incarnation
+        if not is_decode and not (is_prefill and not self._decode_began):
+            return []
+        self._exclusions.add(event.incarnation, now_s, is_final=event.is_replaced)
+        error = ErrorInfo(code=ErrorCode.NO_INSTANCE, message=event.reason, is_retryable=True)
+        return self._try_again(error, now_s)
+
+    def _on_report(
+        self, event: InstanceReported, placement: Placement, now_s: float
+    ) -> list[Effect]:
+        """Instances that are idle have forgotten the request: its last words were lost."""
+        is_decode = event.incarnation == placement.decode.incarnation
+        if not is_decode and event.incarnation != placement.prefill.incarnation:
+            return []
+        stage: Stage = "decode" if is_decode else "prefill"
+        if not self._idle.is_forgotten(stage, event.is_idle, self._decode_began, now_s):
+            return []
+        return self._lost_tokens(now_s)
+
+    def _on_time(self, now_s: float) -> list[Effect]:
+        if self._wake_s is None or now_s < self._wake_s:
+            return []
+        if self.phase == "waiting":
+            return self._ask()
+        return self._lost_tokens(now_s) if self.phase == "running" else []
+
+    def _lost_tokens(self, now_s: float) -> list[Effect]:
+        error = ErrorInfo(
+            code=ErrorCode.INTERNAL,
+            message="tokens of the answer were lost on the way too often; send the request again",
+            is_retryable=True,
+        )
+        return self._try_again(error, now_s)
+
+    # --- the end of an attempt -----------------------------------------------------------------
+    def _try_again(
+        self, error: ErrorInfo, now_s: float, *, needs_delay: bool = False
+    ) -> list[Effect]:
+        reason = self._tokens.natural_end
+        if reason is not None:
+            return self._finish(reason, needs_cancel=True)
+        if not error.is_retryable or self.num_runs >= self._limits.max_runs:
+            return self._fail(error)
+        effects = self._cancel(error.message)
+        if needs_delay:
+            return effects + self._wait(now_s + self._next_delay_s())
+        return effects + self._ask()
+
+    def _cancel(self, reason: str) -> list[Effect]:
+        placement, self._placement = self._placement, None
+        if placement is None:
+            return []
+        return [CancelAttempt(self.attempt, placement.prefill, placement.decode, reason)]
+
+    def _finish(self, reason: FinishReason, *, needs_cancel: bool) -> list[Effect]:
+        effects = self._cancel("the answer is complete") if needs_cancel else []
+        self.phase = "ended"
+        return [*effects, Finish(reason)]
+
+    def _fail(self, error: ErrorInfo) -> list[Effect]:
+        effects = self._cancel(error.message)
+        self.phase = "ended"
+        return [*effects, Fail(error)]

@@ -1,0 +1,141 @@
+"""What one request cost, as it becomes known, and the bill made of it. Pure."""
+
+from itertools import pairwise
+from typing import Any
+
+from services.gateway.life_events import Stage, StageReported
+from shared.messages.bill import FinishedBill, Reuse, Times
+from shared.messages.conductor import Placement
+
+
+class RequestRecord:
+    """Owns placements, stage reports and the times at which tokens were given."""
+
+    def __init__(self, *, received_s: float, prompt_tokens: int) -> None:
+        self._received_s = received_s
+        self._prompt_tokens = prompt_tokens
+        self._placement: Placement | None = None
+        self._times: dict[Stage, Times] = {}
+        self._reuse: dict[tuple[int, Stage], Reuse] = {}
+        self._given_s: list[float] = []
+        self.num_attempts = 0
+
+    def note_placement(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def note_stage(self, report: StageReported) -> None:
+        """Repeats replace; of a stage that ran twice the last times count."""
+        if report.times is not None:
+            self._times[report.stage] = report.times
+        if report.reuse is not None:
+            self._reuse[report.attempt, report.stage] = report.reuse
+
+    def note_tokens(self, num_tokens: int, now_s: float) -> None:
+        """Tokens were handed to the client's stream."""
+        self._given_s.extend([now_s] * num_tokens)
+
+    @property
+    def ttft_s(self) -> float:
+        """From the whole request to token 0."""
+        return self._given_s[0] - self._received_s if self._given_s else 0.0
+
+    @property
+    def cached_tokens(self) -> int:
+        """The prefill's own number, never more than the prompt has."""
+        return self.reuse.cached_tokens
+
+    @property
+    def reuse(self) -> Reuse:
+        """Cached tokens as the first prefill that spoke had them; bytes of all attempts."""
+        attempts = sorted({attempt for attempt, _ in self._reuse})
+        by_attempt = [self._of_attempt(attempt) for attempt in attempts]
+        if not by_attempt:
+            return Reuse(prompt_tokens=self._prompt_tokens)
+        local_tokens = min(by_attempt[0].local_tokens, self._prompt_tokens)
+        remote_tokens = min(by_attempt[0].remote_tokens, self._prompt_tokens - local_tokens)
+        transports = [one.transport for one in by_attempt if one.transport != "none"]
+        return Reuse(
+            prompt_tokens=self._prompt_tokens,
+            local_tokens=local_tokens,
+            remote_tokens=remote_tokens,
+            fetched_bytes=sum(one.fetched_bytes for one in by_attempt),
+            fetch_s=sum(one.fetch_s for one in by_attempt),
+            streamed_bytes=sum(one.streamed_bytes for one in by_attempt),
+            stream_s=sum(one.stream_s for one in by_attempt),
+            transport=transports[-1] if transports else "none",
+        )
+
+    def _of_attempt(self, attempt: int) -> Reuse:
+        """Prefill and decode of one attempt speak of the same bytes: the larger number is later."""
+        found = [reuse for (number, _), reuse in self._reuse.items() if number == attempt]
+        prefill = self._reuse.get((attempt, "prefill"), found[-1])
+        transports = [one.transport for one in found if one.transport != "none"]
+        return prefill.model_copy(
+            update={
+                "fetched_bytes": max(one.fetched_bytes for one in found),
+                "fetch_s": max(one.fetch_s for one in found),
+                "streamed_bytes": max(one.streamed_bytes for one in found),
+                "stream_s": max(one.stream_s for one in found),
+                "transport": transports[-1] if transports else "none",
+            }
+        )
+
+    def bill(self, *, request_id: str, model: str) -> FinishedBill | None:
+        """None when the request was never placed."""
+        placement = self._placement
+        if placement is None:
+            return None
+        prefill, decode = self._times.get("prefill"), self._times.get("decode")
+        real = (prefill or Times()).model_copy(
+            update={
+                "handoff_s": decode.handoff_s if decode is not None else 0.0,
+                "ttft_s": self.ttft_s,
+            }
+        )
+        return FinishedBill(
+            request_id=request_id,
+            attempts=self.num_attempts,
+            model=model,
+            prefill=placement.prefill,
+            decode=placement.decode,
+            predicted=placement.predicted,
+            real=real,
+            reuse=self.reuse,
+            output_tokens=len(self._given_s),
+        )
+
+    @property
+    def intervals_s(self) -> list[float]:
+        """Times between tokens; the first starts at token 0."""
+        return [later - earlier for earlier, later in pairwise(self._given_s)]
+
+
+def bill_for_client(bill: FinishedBill) -> dict[str, Any]:
+    """The `moonpool` object of a response."""
+    reuse = bill.reuse
+    return {
+        "request_id": bill.request_id,
+        "prefill": bill.prefill.id,
+        "decode": bill.decode.id,
+        "prefill_node": bill.prefill.node,
+        "decode_node": bill.decode.node,
+        "cached_tokens": reuse.cached_tokens,
+        "cached_from": cached_from(reuse),
+        "bytes_moved": reuse.fetched_bytes + reuse.streamed_bytes,
+        "fetched_bytes": reuse.fetched_bytes,
+        "streamed_bytes": reuse.streamed_bytes,
+        "transfer_s": reuse.fetch_s + reuse.stream_s,
+        "transport": reuse.transport,
+        "ttft_s": bill.real.ttft_s,
+        "attempts": bill.attempts,
+        "bill": {"predicted": bill.predicted.model_dump(), "real": bill.real.model_dump()},
+    }
+
+
+def cached_from(reuse: Reuse) -> str:
+    """none, local, remote or mixed."""
+    if reuse.local_tokens and reuse.remote_tokens:
+        return "mixed"
+    if reuse.local_tokens:
+        return "local"
+    return "remote" if reuse.remote_tokens else "none"

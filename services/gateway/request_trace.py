@@ -1,0 +1,41 @@
+"""Says on the bus what happens to a request that asked for it; nothing for the others."""
+
+from typing import Any
+
+from shared.messages import subjects
+from shared.messages.trace import TraceEvent
+from shared.runtime.bus import Bus
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from shared.runtime.tasks import Tasks
+
+
+class RequestTrace:
+    """`name` is the subject's last token: what the client called the request."""
+
+    def __init__(
+        self, bus: Bus, tasks: Tasks, *, name: str, request_id: str, start_s: float, is_on: bool
+    ) -> None:
+        self._bus = bus
+        self._tasks = tasks
+        self._subject = subjects.trace(name)
+        self._request_id = request_id
+        self._start_s = start_s
+        self._is_on = is_on
+
+    def say(self, event: str, **details: Any) -> None:
+        if not self._is_on:
+            return
+        message = TraceEvent(
+            request_id=self._request_id,
+            event=event,
+            since_start_s=round(monotonic_s() - self._start_s, 6),
+            details=details,
+        )
+        self._tasks.start_contained(self._publish(message), name="trace")
+
+    async def _publish(self, message: TraceEvent) -> None:
+        try:
+            await self._bus.publish(self._subject, message, as_json=True)
+        except ServiceError:
+            self._is_on = False  # cut off: a trace is worth no waiting

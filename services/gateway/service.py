@@ -1,0 +1,157 @@
+"""Composition root of the gateway: builds the parts, serves HTTP and the bus, drains."""
+
+import asyncio
+import contextlib
+
+from services.gateway.attempt_calls import AttemptCalls
+from services.gateway.bills import Bills
+from services.gateway.cluster_view import ClusterView
+from services.gateway.generator import Generator
+from services.gateway.http_app import HealthApi, build_app
+from services.gateway.http_server import HttpServer
+from services.gateway.instance_watch import InstanceWatch
+from services.gateway.openai_api import OpenAiApi
+from services.gateway.prompts import PromptMaker
+from services.gateway.request_driver import DriverParts
+from services.gateway.settings import GatewaySettings
+from services.gateway.token_inbox import TokenInbox
+from shared.checkpoint.errors import CheckpointError
+from shared.checkpoint.text_model import TextModel, load_text_model
+from shared.messages import subjects
+from shared.messages.bill import BillRequest, FinishedBill
+from shared.messages.common import ErrorCode
+from shared.messages.reports import GatewayReport
+from shared.runtime.errors import ServiceError
+from shared.runtime.heartbeat import Heartbeat
+from shared.runtime.lifecycle import Context
+from shared.runtime.micro import Endpoint
+
+CANCELS_OUT_S = 1.0
+
+
+class GatewayService:
+    """One gateway: HTTP on one side, the bus on the other."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._context: Context[GatewaySettings] | None = None
+        self._view: ClusterView | None = None
+        self._prompts: PromptMaker | None = None
+        self._generator: Generator | None = None
+        self._openai_api: OpenAiApi | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._http: HttpServer | None = None
+
+    @property
+    def url(self) -> str:
+        return self._http.url if self._http is not None else ""
+
+    async def start(self, context: Context[GatewaySettings]) -> None:
+        self._context = context
+        bus, tasks, settings = context.bus, context.tasks, self._settings
+        text_model = await _load(settings.model)
+        name = text_model.source.name
+        view = self._view = ClusterView(bus, name, context.log)
+        inbox = TokenInbox(bus, context.id, context.incarnation)
+        watch = InstanceWatch(bus, tasks)
+        view.on_report_call(watch.on_report)
+        bills = Bills(bus)
+        prompts = self._prompts = PromptMaker(
+            text_model,
+            default_max_tokens=settings.default_max_tokens,
+            max_message_bytes=bus.max_payload_bytes,
+        )
+        calls = AttemptCalls(bus, context.id, context.incarnation)
+        self._generator = Generator(
+            bus=bus,
+            parts=DriverParts(tasks, calls, inbox, watch),
+            view=view,
+            prompts=prompts,
+            bills=bills,
+            model_names=frozenset({name, settings.model}),
+            request_timeout_s=settings.request_timeout_s,
+        )
+        report_subject = subjects.report("gateway", context.id)
+        await bus.subscribe(report_subject, GatewayReport, lambda _: watch.on_echo())
+        await inbox.start()
+        await view.start()
+        await context.serve([_bill_endpoint(context.id, bills)], metadata={"model": name})
+        self._start_http(bills)
+        self._heartbeat = Heartbeat(bus, report_subject, self._report)
+        tasks.start_soon(self._heartbeat.run(), name="heartbeat")
+        tasks.start_soon(view.keep_models(), name="models")
+        context.state = "ready"
+
+    async def drain(self) -> None:
+        """/ready turns 503, new requests are refused, running ones finish."""
+        if self._openai_api is not None:
+            self._openai_api.is_draining = True
+        if self._heartbeat is not None:
+            self._heartbeat.poke()
+        if self._generator is not None:
+            await self._generator.wait_until_none()
+
+    async def stop(self) -> None:
+        if self._generator is not None and self._generator.num_in_flight:
+            self._generator.abandon_all()
+            # Time for the cancels to reach the instances and the errors the clients.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._generator.wait_until_none(), CANCELS_OUT_S)
+        if self._http is not None:
+            await self._http.stop()
+        if self._prompts is not None:
+            self._prompts.close()
+
+    def _start_http(self, bills: Bills) -> None:
+        context, view, generator = self._context, self._view, self._generator
+        assert context is not None
+        assert view is not None
+        assert generator is not None
+        settings = self._settings
+        self._openai_api = OpenAiApi(
+            generator, view, admin_key=settings.admin_key, max_body_bytes=settings.max_body_bytes
+        )
+        health_api = HealthApi(
+            is_connected=lambda: context.bus.is_connected, missing=self._missing, bills=bills
+        )
+        app = build_app(self._openai_api, health_api)
+        self._http = HttpServer(app, settings.http_host, settings.http_port)
+        context.tasks.start_soon(self._http.run(), name="http")
+        context.log.info("serves %s/v1", self._http.url)
+
+    def _missing(self) -> str:
+        context, view = self._context, self._view
+        if context is None or view is None or context.state == "starting":
+            return "the gateway is starting"
+        if context.state == "draining":
+            return "the gateway is draining"
+        return view.missing if context.bus.is_connected else "not connected to NATS"
+
+    def _report(self) -> GatewayReport:
+        context = self._context
+        assert context is not None
+        return GatewayReport(
+            id=context.id,
+            incarnation=context.incarnation,
+            state=context.state,
+            in_flight=self._generator.num_in_flight if self._generator is not None else 0,
+            http=self.url,
+        )
+
+
+async def _load(model: str) -> TextModel:
+    try:
+        return await asyncio.to_thread(load_text_model, model)
+    except CheckpointError as error:
+        raise ServiceError(ErrorCode.BAD_REQUEST, f"MOONPOOL_MODEL={model}: {error}") from error
+
+
+def _bill_endpoint(gateway: str, bills: Bills) -> Endpoint[BillRequest, FinishedBill]:
+    return Endpoint(
+        name="bill",
+        subject=subjects.gateway_bill(gateway),
+        request_type=BillRequest,
+        reply_type=FinishedBill,
+        handler=bills.on_request,
+        description="The bill of a request that this gateway served",
+    )
