@@ -113,7 +113,7 @@ def parse_size(text: str) -> int:
     unit = number[-1:] if number[-1:] in UNITS else ""
     try:
         size = int(float(number.removesuffix(unit)) * UNITS[unit])
-    except ValueError:
+    except (ValueError, OverflowError):
         size = 0
     if size <= 0:
         raise CommandError(f"--pool-size {text} is no size", hint="write it as 512M or 4G")

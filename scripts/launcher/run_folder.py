@@ -11,15 +11,15 @@ from scripts.launcher.errors import LaunchError
 
 GUARDIAN = Path(__file__).parent / "guardian.py"
 SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "moonpool-"
 
 
 class RunFolder:
     """`path` holds logs, settings and server data; `shared_dir` pool segments, in memory."""
 
     def __init__(self, path: Path | None, *, shared_bytes: int) -> None:
+        prefix = f"moonpool-{os.getpid()}-"
         if path is None:
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
         else:
             if path.exists() and any(path.iterdir()):
                 raise LaunchError(
@@ -30,7 +30,7 @@ class RunFolder:
             self.path = path.resolve()
         self.logs = self.path / "logs"
         self.logs.mkdir()
-        self.shared_dir = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_memory_for(shared_bytes)))
+        self.shared_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=_memory_for(shared_bytes)))
         self._guardian: subprocess.Popen[bytes] | None = None
         self.guard([self.path, self.shared_dir])
 

@@ -1,0 +1,112 @@
+"""The test suite in groups, each as parallel as it may be; a recap at the end."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTHING_SELECTED = 5
+MAX_WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tests that run together."""
+
+    name: str
+    folders: tuple[str, ...]
+    max_workers: int
+    """At once; a test with a cluster of its own is a dozen processes."""
+
+
+GROUPS = (
+    Group("unit", ("unit", "property", "contracts", "simulation", "architecture"), MAX_WORKERS),
+    Group("integration", ("integration",), MAX_WORKERS),
+    Group("e2e", ("e2e",), 2),
+    Group("fault", ("fault",), 2),
+    Group("gpu", ("gpu",), 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one group."""
+
+    name: str
+    code: int
+    counts: str
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        return self.code in (0, NOTHING_SELECTED)
+
+
+def run_group(group: Group, *, is_all: bool, arguments: list[str]) -> Outcome | None:
+    """Run one group; None when it has no tests."""
+    folders = [ROOT / "tests" / folder for folder in group.folders]
+    folders = [folder for folder in folders if any(folder.rglob("test_*.py"))]
+    if not folders:
+        return None
+    workers = min(group.max_workers, max(2, len(os.sched_getaffinity(0))))
+    marks = [] if is_all else ["-m", "not slow"]
+    print(f"\n== {group.name}", file=sys.stderr, flush=True)
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="moonpool-tests-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-n", str(workers)]
+        command += ["--dist", "loadfile", f"--junitxml={report}", *marks, *arguments]
+        code = subprocess.run([*command, *folders], cwd=ROOT, check=False).returncode
+        counts = counts_of(report)
+    return Outcome(group.name, code, counts, time.monotonic() - started_s)
+
+
+def counts_of(report: Path) -> str:
+    """Passed, failed and skipped of a group in words."""
+    try:
+        suite = next(ElementTree.parse(report).getroot().iter("testsuite"))
+    except (OSError, ElementTree.ParseError, StopIteration):
+        return "no report"
+    total, skipped = int(suite.get("tests", "0")), int(suite.get("skipped", "0"))
+    failed = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
+    words = [f"{total - skipped - failed} passed"]
+    words += [f"{failed} failed"] if failed else []
+    words += [f"{skipped} skipped"] if skipped else []
+    return ", ".join(words)
+
+
+def main() -> None:
+    names = [group.name for group in GROUPS]
+    parser = argparse.ArgumentParser(
+        prog="scripts/test",
+        description="Run the test suite. What is not known here goes to pytest.",
+        epilog="examples: scripts/test; scripts/test unit -k slots; scripts/test fault -x; "
+        "scripts/test --all",
+    )
+    parser.add_argument("group", nargs="*", help=f"some of {', '.join(names)}; else all")
+    parser.add_argument("--all", action="store_true", help="the slow tests too")
+    chosen, _ = parser.parse_known_args()
+    # pytest's own values (`-k slots`) look like groups to argparse.
+    groups = [name for name in chosen.group if name in names]
+    rest = [part for part in sys.argv[1:] if part not in groups and part != "--all"]
+    started_s = time.monotonic()
+    outcomes = []
+    for group in GROUPS:
+        if not groups or group.name in groups:
+            outcome = run_group(group, is_all=chosen.all, arguments=rest)
+            outcomes += [outcome] if outcome is not None else []
+    print(f"\n== all in {time.monotonic() - started_s:.0f} s")
+    for outcome in outcomes:
+        verdict = "ok  " if outcome.is_good else "FAIL"
+        print(f"{verdict} {outcome.name:<12} {outcome.counts} in {outcome.seconds:.0f} s")
+    raise SystemExit(0 if outcomes and all(outcome.is_good for outcome in outcomes) else 1)
+
+
+if __name__ == "__main__":
+    main()

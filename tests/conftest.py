@@ -1,0 +1,83 @@
+"""Fixtures of all tests: servers by worker, clusters, and the check that nothing is left."""
+
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.launcher.options import ClusterOptions
+from tests.support import leaks
+from tests.support.cluster import HostedCluster, dummy_options
+from tests.support.servers import TestServer, nats_server, redis_server
+
+StartCluster = Callable[..., HostedCluster]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Torn down last: no process and no shared memory of this worker may be there."""
+    before = leaks.children()
+    yield
+    left = [child for child in leaks.children() if child not in before]
+    assert not left, f"tests left processes: {left}"
+    assert not leaks.shared_memory(), f"tests left shared memory: {leaks.shared_memory()}"
+
+
+@pytest.fixture(scope="session")
+def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A NATS server for all tests of this worker."""
+    with nats_server(tmp_path_factory.mktemp("nats")) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis server for all tests of this worker; use keys of your own, or flush it."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+@pytest.fixture
+def own_nats(tmp_path: Path) -> Iterator[TestServer]:
+    """A NATS server that the test may stop and start."""
+    with nats_server(tmp_path / "own-nats") as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[TestServer]:
+    """A Redis server that the test may stop, start and flush."""
+    with redis_server(tmp_path / "own-redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dummy_cluster() -> Iterator[HostedCluster]:
+    """Two nodes of dummy:tiny for all tests of this worker that break nothing."""
+    with HostedCluster(dummy_options()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_cluster() -> Iterator[HostedCluster]:
+    """Two nodes of the real model; one such cluster at a time on this machine."""
+    lock = Path(tempfile.gettempdir()) / "moonpool-tests-real-model.lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with HostedCluster(ClusterOptions(drain_timeout_s=2.0)) as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def start_cluster() -> Iterator[StartCluster]:
+    """`start_cluster(nodes=1, gateways=2)`: a dummy cluster of the test's own, ready to use."""
+    with ExitStack() as stack:
+
+        def start(**changes: Any) -> HostedCluster:
+            return stack.enter_context(HostedCluster(dummy_options(**changes)))
+
+        yield start

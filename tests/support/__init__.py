@@ -1,0 +1,1 @@
+"""What tests share: servers, clusters, deadlines. Imported by tests, never by the product."""

@@ -1,0 +1,114 @@
+"""Real NATS and Redis servers for tests, on free ports, ended with the test process."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from scripts.embedded.nats_server import HOST, NatsServer
+from scripts.embedded.redis_server import RedisServer
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.processes import PR_SET_PDEATHSIG
+
+READY_TIMEOUT_S = 15.0
+_libc = ctypes.CDLL(None)
+
+
+def is_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+class TestServer:
+    """One server that a test may end, stop and start again on the same port."""
+
+    __test__ = False  # not a test class
+
+    def __init__(self, server: NatsServer | RedisServer, log: Path) -> None:
+        self._server = server
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = server.url
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+        self._server.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._server.spec.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
+        self._wait_ready()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5)
+        self._process = None
+
+    def _wait_ready(self) -> None:
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if self._process is None or self._process.poll() is not None:
+                break
+            if self._answers():
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{self._server.name} did not start:\n{self._log.read_text()}")
+
+    def _answers(self) -> bool:
+        port = int(self.url.rpartition(":")[2].partition("/")[0])
+        question, answer = (
+            (b"", b"INFO") if isinstance(self._server, NatsServer) else (b"PING\r\n", b"+PONG")
+        )
+        try:
+            with socket.create_connection((HOST, port), timeout=1) as connection:
+                connection.sendall(question)
+                return connection.recv(64).startswith(answer)
+        except OSError:
+            return False
+
+
+def nats_server(folder: Path) -> TestServer:
+    return _server(NatsServer, folder)
+
+
+def redis_server(folder: Path) -> TestServer:
+    return _server(RedisServer, folder)
+
+
+def _server(kind: type[NatsServer] | type[RedisServer], folder: Path) -> TestServer:
+    """A missing binary skips here and fails in CI: a suite that skips in silence is no suite."""
+    try:
+        return TestServer(kind(folder), folder / "server.log")
+    except LaunchError as error:
+        reason = f"{error.message}: {error.hint}"
+        if is_ci():
+            raise AssertionError(reason) from None
+        pytest.skip(reason)

@@ -1,0 +1,41 @@
+"""Ports that are held for children."""
+
+import socket
+
+import pytest
+
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.ports import HeldPort
+
+HOST = "127.0.0.1"
+
+
+def listen(port: int) -> socket.socket:
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((HOST, port))
+    server.listen()
+    return server
+
+
+def test_a_server_can_listen_on_a_held_port_again_and_again() -> None:
+    held = HeldPort(HOST)
+    for _ in range(3):
+        with listen(held.number), socket.create_connection((HOST, held.number), timeout=5):
+            pass
+    held.release()
+
+
+def test_nobody_else_is_given_a_held_port() -> None:
+    held = [HeldPort(HOST) for _ in range(50)]
+    assert len({port.number for port in held}) == len(held)
+    for port in held:
+        port.release()
+
+
+def test_a_busy_port_is_refused_with_what_to_do() -> None:
+    with listen(0) as server:
+        number = server.getsockname()[1]
+        with pytest.raises(LaunchError, match=f"port {number} on {HOST} is busy") as caught:
+            HeldPort(HOST, number)
+    assert "--port" in caught.value.hint
