@@ -57,6 +57,22 @@ class NodeLeaseReply(Message):
     """Changes when the index lost its store: the node must register again."""
 
 
+class NodeSeen(Message):
+    """Between cache-indexes: one of them registered or renewed this node, all extend its lease.
+
+    Within one `index_epoch` a higher `registration` is the later one.
+    """
+
+    node: Token
+    incarnation: Token
+    root: bytes
+    registration: int
+    index_epoch: str
+    seq: int | None = None
+    """Last event sequence of the node; None: it did not say."""
+    lease_ms: int
+
+
 class StoredRun(Part):
     """Consecutive blocks of one chain that became readable on a node."""
 
@@ -115,6 +131,8 @@ class ClaimFormat(Message):
 class ClaimReply(Message):
     is_accepted: bool
     current: dict[str, Any]
+    problem: str = ""
+    """Refused: which fields differ and what the operator can do."""
 
 
 class IndexStats(Message):

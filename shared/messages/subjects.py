@@ -20,6 +20,7 @@ INDEX_RENEW_NODE = f"{PREFIX}.index.renew_node"
 INDEX_CLAIM_FORMAT = f"{PREFIX}.index.claim_format"
 INDEX_STATS = f"{PREFIX}.index.stats"
 INDEX_EVENTS_ALL = f"{PREFIX}.index.events.*"
+INDEX_NODE_SEEN = f"{PREFIX}.index.node_seen"
 
 # --- plain subscriptions -----------------------------------------------------------------------
 REPORTS_ALL = f"{PREFIX}.report.>"

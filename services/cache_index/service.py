@@ -1,0 +1,97 @@
+"""Composition root of a cache-index: parts, subscriptions, and its one steady task."""
+
+import asyncio
+import logging
+
+from services.cache_index.collector import Collector
+from services.cache_index.handlers import Handlers
+from services.cache_index.loader import Loader
+from services.cache_index.mirror import Mirror
+from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.resync import Resyncer
+from services.cache_index.settings import CacheIndexSettings
+from services.cache_index.writer import IndexWriter
+from shared.messages import subjects
+from shared.messages.index import NodeSeen, ResidencyEvent
+from shared.runtime.bus import redacted
+from shared.runtime.clock import monotonic_s
+from shared.runtime.lifecycle import Context
+
+KEEP_INTERVAL_S = 1.0
+RETRY_S = 0.5
+
+
+class CacheIndexService:
+    def __init__(self, settings: CacheIndexSettings) -> None:
+        self._url = settings.redis_url
+        self._log = logging.getLogger("moonpool.cache-index")
+        self._store = RedisStore(settings.redis_url, self._log)
+        self._poked = asyncio.Event()
+        self._writer: IndexWriter | None = None
+
+    async def start(self, context: Context[CacheIndexSettings]) -> None:
+        mirror = Mirror()
+        resyncer = Resyncer(context.bus, context.tasks, mirror, monotonic_s, self._log)
+        writer = IndexWriter(self._store, mirror, resyncer.want, self._log)
+        resyncer.writer = self._writer = writer
+        handlers = Handlers(
+            context.bus, self._store, mirror, writer, resyncer, monotonic_s, self._poked.set
+        )
+        # Events first, Redis after: what is written while we read comes as an event too.
+        await context.bus.subscribe(subjects.INDEX_EVENTS_ALL, ResidencyEvent, handlers.on_event)
+        await context.bus.subscribe(subjects.INDEX_NODE_SEEN, NodeSeen, handlers.on_node_seen)
+        await context.bus.flush()
+        for node in await self._load(Loader(self._store, mirror, monotonic_s, self._log)):
+            resyncer.want(node)
+        collector = Collector(self._store, mirror, monotonic_s, self._log)
+        context.tasks.start_soon(writer.run(), name="writer")
+        context.tasks.start_soon(self._keep(writer), name="keep leases")
+        context.tasks.start_soon(collector.run(), name="collector")
+        await context.serve(handlers.endpoints())
+        context.state = "ready"
+
+    async def drain(self) -> None:
+        """Nothing waits here: each answer is ready when the question is read."""
+
+    async def stop(self) -> None:
+        if self._writer is not None:
+            await self._writer.release_leases()
+        await self._store.close()
+
+    async def _load(self, loader: Loader) -> list[str]:
+        """Wait for Redis as long as it takes, then load all of it."""
+        is_waiting_said = False
+        while True:
+            try:
+                await self._store.probe()
+                return await loader.load()
+            except StoreAway as error:
+                if not is_waiting_said:
+                    is_waiting_said = True
+                    self._log.info("waiting for Redis at %s (%s)", redacted(self._url), error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _keep(self, writer: IndexWriter) -> None:
+        """Watches Redis and its epoch, and holds the writer leases."""
+        was_up = True
+        epoch = self._store.epoch
+        while True:
+            self._poked.clear()
+            try:
+                if await self._store.probe() != epoch:
+                    epoch = self._store.epoch
+                    self._log.warning("Redis lost the index (epoch %s now): building anew", epoch)
+                    writer.forget_all()
+                await writer.hold_leases(monotonic_s())
+                writer.wake()
+                if not was_up:
+                    self._log.info("Redis is back")
+                was_up = True
+            except StoreAway as error:
+                if was_up:
+                    self._log.warning("Redis is away (%s): matching goes on from memory", error)
+                was_up = False
+            try:
+                await asyncio.wait_for(self._poked.wait(), KEEP_INTERVAL_S)
+            except TimeoutError:
+                continue
