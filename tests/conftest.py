@@ -63,13 +63,19 @@ def dummy_cluster() -> Iterator[HostedCluster]:
 
 
 @pytest.fixture(scope="session")
-def real_cluster() -> Iterator[HostedCluster]:
-    """Two nodes of the real model; one such cluster at a time on this machine."""
+def one_real_cluster() -> Iterator[None]:
+    """Held while a cluster of the real model runs: one at a time on this machine."""
     lock = Path(tempfile.gettempdir()) / "moonpool-tests-real-model.lock"
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with HostedCluster(ClusterOptions(drain_timeout_s=2.0)) as cluster:
-            yield cluster
+        yield
+
+
+@pytest.fixture(scope="session")
+def real_cluster(one_real_cluster: None) -> Iterator[HostedCluster]:
+    """Two nodes of the real model for all tests of this worker that break nothing."""
+    with HostedCluster(ClusterOptions(drain_timeout_s=2.0)) as cluster:
+        yield cluster
 
 
 @pytest.fixture
