@@ -119,9 +119,14 @@ class BlockPool:
     def owns_writing(self, owner: str, handle: str, slot: Slot, generation: Generation) -> bool:
         """Whether the handle may write this slot now, in this generation."""
         return (
+            self.is_writing(owner, handle, slot) and self._slots.generation(slot) == generation
+        )
+
+    def is_writing(self, owner: str, handle: str, slot: Slot) -> bool:
+        """Whether the handle may write this slot now."""
+        return (
             0 <= slot < self._slots.num_slots
             and self._slots.is_in(slot, SlotState.WRITING)
-            and self._slots.generation(slot) == generation
             and self._holders.owns(owner, handle, slot)
         )
 
@@ -185,6 +190,11 @@ class BlockPool:
         for block in reversed(run):  # the root is the most recent
             self._policy.used(block.slot)
         return run
+
+    def holds(self, owner: str, handle: str, key: BlockKey) -> bool:
+        """Whether the handle holds the readable block of this key already."""
+        slot = self._tree.slot_of(key)
+        return slot is not None and self._holders.holds(owner, handle, slot)
 
     def drop(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
         """End holds of a handle early, the deepest block first."""

@@ -1,0 +1,93 @@
+"""The workers attached to this node: who they are and which of their calls run now.
+
+Never frees slots itself: `end` says when nothing of an attachment runs any more.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.messages.pool import Attach
+
+
+@dataclass(slots=True, eq=False)
+class Attachment:
+    """One attached socket."""
+
+    owner: str
+    """Under this name the pool keeps what it holds; new for each socket."""
+    worker: Attach
+    running: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)
+    """Calls by handle that can be stopped."""
+
+    @property
+    def cap(self) -> int:
+        return self.worker.max_slots
+
+    def begin(self, handle: str, task: asyncio.Task[Any]) -> None:
+        self.running.setdefault(handle, set()).add(task)
+
+    def finish(self, handle: str, task: asyncio.Task[Any]) -> None:
+        tasks = self.running.get(handle)
+        if tasks is not None:
+            tasks.discard(task)
+            if not tasks:
+                del self.running[handle]
+
+    async def stop_handle(self, handle: str) -> None:
+        """Stop the handle's calls and wait until their threads have left the slots."""
+        await _stopped(self.running.get(handle, set()))
+
+    async def stop_all(self) -> None:
+        await _stopped({task for tasks in self.running.values() for task in tasks})
+
+
+class Attachments:
+    """All attachments by owner name."""
+
+    def __init__(self) -> None:
+        self._attached: dict[str, Attachment] = {}
+        self._count = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def add(self, worker: Attach) -> Attachment:
+        self._count += 1
+        attachment = Attachment(f"{worker.instance}:{worker.incarnation}:{self._count}", worker)
+        self._attached[attachment.owner] = attachment
+        self._empty.clear()
+        return attachment
+
+    def remove(self, attachment: Attachment) -> None:
+        self._attached.pop(attachment.owner, None)
+        if not self._attached:
+            self._empty.set()
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
+
+    def by_role(self) -> dict[str, int]:
+        return dict(Counter(each.worker.role for each in self._attached.values()))
+
+    def names(self) -> list[str]:
+        return sorted(each.worker.instance for each in self._attached.values())
+
+    async def wait_calls(self) -> None:
+        """Until the calls that run now have ended, well or not."""
+        running = {
+            task
+            for each in self._attached.values()
+            for tasks in each.running.values()
+            for task in tasks
+        }
+        if running:
+            await asyncio.wait(running)
+
+
+async def _stopped(tasks: set[asyncio.Task[Any]]) -> None:
+    waiting = {task for task in tasks if task is not asyncio.current_task()}
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting)

@@ -1,0 +1,157 @@
+"""What other nodes and the index ask of this node over NATS: thin, message to pool to reply."""
+
+import asyncio
+import secrets
+
+from services.transfer.node import Node
+from services.transfer.residency_publisher import ResidencyPublisher
+from shared.kv.block_keys import split
+from shared.kv.lease import LeaseTable
+from shared.messages import subjects
+from shared.messages.common import Empty, ErrorCode, Ok
+from shared.messages.index import InventoryReply, InventoryRequest
+from shared.messages.transfer import DescribeReply, LeaseRelease, LeaseReply, LeaseRequest
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from shared.runtime.micro import Endpoint
+
+MAX_LEASED_SHARE = 0.5
+"""The part of the pool that one other node can hold at once."""
+
+
+class PeerHandlers:
+    """Owns the leases of other nodes and the timer that ends them."""
+
+    def __init__(self, node: Node, publisher: ResidencyPublisher) -> None:
+        self._node = node
+        self._publisher = publisher
+        self._leases = LeaseTable()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def endpoints(
+        self,
+    ) -> list[
+        Endpoint[Empty, DescribeReply]
+        | Endpoint[LeaseRequest, LeaseReply]
+        | Endpoint[LeaseRelease, Ok]
+        | Endpoint[InventoryRequest, InventoryReply]
+    ]:
+        node = self._node.ref.id
+        return [
+            Endpoint(
+                "describe",
+                subjects.transfer(node, "describe"),
+                Empty,
+                DescribeReply,
+                self.describe,
+                "What this node holds and how peers can read it",
+            ),
+            Endpoint(
+                "lease",
+                subjects.transfer(node, "lease"),
+                LeaseRequest,
+                LeaseReply,
+                self.lease,
+                "Hold the leading run of some keys for another node, for a time",
+            ),
+            Endpoint(
+                "release",
+                subjects.transfer(node, "release"),
+                LeaseRelease,
+                Ok,
+                self.release,
+                "End a lease early",
+            ),
+            Endpoint(
+                "inventory",
+                subjects.transfer(node, "inventory"),
+                InventoryRequest,
+                InventoryReply,
+                self.inventory,
+                "A page of the blocks that are readable here",
+            ),
+        ]
+
+    async def describe(self, _: Empty) -> DescribeReply:
+        formatted = self._node.formatted
+        if formatted is None:
+            return DescribeReply(node=self._node.ref, root=b"")
+        pool = formatted.pool
+        return DescribeReply(
+            node=self._node.ref,
+            root=pool.root,
+            geometry=pool.geometry,
+            local=pool.descriptor,
+        )
+
+    async def lease(self, request: LeaseRequest) -> LeaseReply:
+        if request.incarnation != self._node.ref.incarnation:
+            raise ServiceError(
+                ErrorCode.VOID_INCARNATION,
+                f"incarnation: {request.incarnation} of node {self._node.ref.id} is gone",
+                field="incarnation",
+            )
+        formatted = self._node.formatted
+        if formatted is None or formatted.pool.root != request.root:
+            raise ServiceError(
+                ErrorCode.FORMAT_MISMATCH,
+                f"root: node {self._node.ref.id} holds no KV of it",
+                field="root",
+            )
+        try:
+            keys = split(request.keys)
+        except ValueError as error:
+            raise ServiceError(ErrorCode.BAD_REQUEST, f"keys: {error}", field="keys") from None
+        lease_id = secrets.token_hex(8)
+        owner = f"peer:{request.holder.id}:{request.holder.incarnation}"
+        cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
+        held = formatted.pool.blocks.lease(owner, lease_id, keys, cap)
+        if held:
+            self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
+            self._set_timer()
+        return LeaseReply(
+            lease_id=lease_id,
+            slots=[block.slot for block in held],
+            generations=[block.generation for block in held],
+            checksums=[block.checksum for block in held],
+            ttl_ms=request.ttl_ms,
+        )
+
+    async def release(self, request: LeaseRelease) -> Ok:
+        lease = self._leases.release(request.lease_id)
+        formatted = self._node.formatted
+        if lease is None or formatted is None:
+            return Ok()
+        # The holder's word is a hint: the blocks are looked at while the lease still holds them.
+        try:
+            await formatted.pool.recheck(split(request.bad_keys))
+        except ValueError as error:
+            raise ServiceError(ErrorCode.BAD_REQUEST, str(error), field="bad_keys") from None
+        finally:
+            formatted.pool.blocks.release(lease.holder, lease.lease_id)
+        return Ok()
+
+    async def inventory(self, request: InventoryRequest) -> InventoryReply:
+        formatted = self._node.formatted
+        if formatted is None:
+            return InventoryReply(incarnation=self._node.ref.incarnation, root=b"", seq=0)
+        return await self._publisher.inventory(formatted.pool, request.cursor)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self.stop()
+        deadline_s = self._leases.next_deadline_s()
+        if deadline_s is not None:
+            delay_s = max(deadline_s - monotonic_s(), 0.0)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        formatted = self._node.formatted
+        for lease in self._leases.expire(monotonic_s()):
+            if formatted is not None:
+                formatted.pool.blocks.release(lease.holder, lease.lease_id)
+        self._set_timer()

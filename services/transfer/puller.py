@@ -1,0 +1,93 @@
+"""Copies layers of a peer's slots into a worker's own WRITING slots. All of them or an error.
+
+The request's handle is the right to read the peer's private and unfinished slots; that they still
+are what was meant is told by their generation.
+"""
+
+from services.transfer.node_pool import NodePool
+from services.transfer.peers import Peers
+from shared.kv.ids import Slot
+from shared.messages.common import ErrorCode
+from shared.messages.pool import Pull, PullReply
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from shared.transport.base import PeerLost, Slice, Transport
+from shared.transport.slices import valid_ranges
+
+
+class Puller:
+    """Streams KV from the node of a prefill to the node of its decode."""
+
+    def __init__(self, pool: NodePool, transport: Transport, peers: Peers) -> None:
+        self._pool = pool
+        self._transport = transport
+        self._peers = peers
+        self.bytes_in_flight = 0
+        self.bytes_streamed_total = 0
+
+    async def pull(self, owner: str, request: Pull) -> PullReply:
+        started_s = monotonic_s()
+        deadline_s = started_s + request.remaining_ms / 1000
+        slices = self._slices(owner, request)
+        num_bytes = sum(part.num_bytes for part in slices)
+        self.bytes_in_flight += num_bytes
+        try:
+            await self._read(request, slices, deadline_s)
+        finally:
+            self.bytes_in_flight -= num_bytes
+        self.bytes_streamed_total += num_bytes
+        return PullReply(
+            moved_bytes=num_bytes,
+            seconds=monotonic_s() - started_s,
+            transport=self._transport.name,
+        )
+
+    async def _read(self, request: Pull, slices: list[Slice], deadline_s: float) -> None:
+        node = request.node
+        try:
+            peer = await self._peers.find(node, self._pool, deadline_s - monotonic_s())
+            timeout_s = max(deadline_s - monotonic_s(), 0.0)
+            num_read = await self._transport.read(peer, slices, timeout_s=timeout_s)
+        except PeerLost as error:
+            self._peers.forget(node)
+            raise ServiceError(ErrorCode.PEER_LOST, str(error), is_retryable=True) from None
+        except TimeoutError:
+            raise ServiceError(
+                ErrorCode.DEADLINE,
+                f"node {node.id} was not read within {request.remaining_ms} ms",
+                is_retryable=True,
+            ) from None
+        except ServiceError as error:
+            if error.code in (ErrorCode.NO_INSTANCE, ErrorCode.DEADLINE):
+                raise ServiceError(
+                    ErrorCode.PEER_LOST, f"node {node.id}: {error.message}", is_retryable=True
+                ) from None
+            raise
+        if num_read < len(slices):
+            raise ServiceError(
+                ErrorCode.KV_LOST,
+                f"slot {slices[num_read].peer_slot} of node {node.id} is in another use by now",
+            )
+
+    def _slices(self, owner: str, request: Pull) -> list[Slice]:
+        slices: list[Slice] = []
+        for number, item in enumerate(request.items):
+            if not self._pool.blocks.is_writing(owner, request.handle, Slot(item.slot)):
+                raise ServiceError(
+                    ErrorCode.BAD_REQUEST,
+                    f"items.{number}.slot: {item.slot} is not a WRITING slot of {request.handle}",
+                    field=f"items.{number}.slot",
+                )
+            try:
+                ranges = valid_ranges(
+                    self._pool.geometry, item.valid_tokens, item.first_layer, item.end_layer
+                )
+            except ValueError as error:
+                raise ServiceError(
+                    ErrorCode.BAD_REQUEST, f"items.{number}.{error}", field=f"items.{number}"
+                ) from None
+            slices += [
+                Slice(item.peer_slot, item.peer_generation, item.slot, offset, num_bytes)
+                for offset, num_bytes in ranges
+            ]
+        return slices

@@ -1,0 +1,153 @@
+"""The transfer service: wiring, start, drain and stop of one node's pool."""
+
+import asyncio
+import logging
+
+from services.transfer.attachments import Attachments
+from services.transfer.index_session import IndexSession
+from services.transfer.node import FormattedNode, Node
+from services.transfer.peer_handlers import PeerHandlers
+from services.transfer.residency_publisher import ResidencyPublisher
+from services.transfer.settings import TransferSettings
+from services.transfer.worker_calls import WorkerCalls
+from services.transfer.worker_socket import WorkerSocket
+from shared.messages import subjects
+from shared.messages.common import ErrorCode
+from shared.messages.reports import NodeReport
+from shared.runtime.errors import ServiceError
+from shared.runtime.heartbeat import Heartbeat
+from shared.runtime.lifecycle import Context
+from shared.transport.node_files import (
+    NodeFiles,
+    NodeLock,
+    SharedFolderError,
+    check_socket_path,
+    prepare_folder,
+    remove_dead,
+)
+
+log = logging.getLogger("moonpool.transfer")
+CLOSING_S = 2.0
+
+
+class TransferService:
+    """One node's pool, its workers' socket, its peers' endpoints."""
+
+    def __init__(self, settings: TransferSettings) -> None:
+        self._settings = settings
+        self._attachments = Attachments()
+        self._context: Context[TransferSettings]
+        self._files: NodeFiles | None = None
+        self._lock: NodeLock | None = None
+        self._node: Node
+        self._publisher: ResidencyPublisher
+        self._heartbeat: Heartbeat
+        self._calls: WorkerCalls
+        self._socket: WorkerSocket | None = None
+        self._handlers: PeerHandlers | None = None
+
+    async def start(self, context: Context[TransferSettings]) -> None:
+        self._context = context
+        files = self._take_files(context)
+        self._node = Node(context, files, self._on_blocks_change, self._on_formatted)
+        self._publisher = ResidencyPublisher(context.bus, self._node.ref)
+        self._heartbeat = Heartbeat(
+            context.bus, subjects.report("transfer", context.id), self._report
+        )
+        self._calls = WorkerCalls(self._node, self._attachments, self._heartbeat.poke)
+        self._handlers = PeerHandlers(self._node, self._publisher)
+        await context.serve(self._handlers.endpoints(), metadata={"socket": str(files.socket)})
+        self._socket = WorkerSocket(context.tasks, self._calls)
+        await self._socket.listen(files.socket)
+        context.state = "ready"
+        context.tasks.start_soon(self._heartbeat.run(), name="heartbeat")
+        log.info("workers attach at %s", files.socket)
+
+    async def drain(self) -> None:
+        """No new workers and fetches; the calls that run end by themselves."""
+        if self._socket is None:
+            return
+        self._calls.is_draining = True
+        self._heartbeat.poke()
+        self._socket.stop_listening()
+        await self._attachments.wait_calls()
+        await self._publisher.flush()
+
+    async def stop(self) -> None:
+        if self._handlers is not None:
+            self._handlers.stop()
+        if self._socket is not None:
+            self._socket.close()
+            await self._wait_detached()
+            await self._node.close()
+        if self._files is not None:
+            self._files.remove()
+        if self._lock is not None:
+            self._lock.release()
+
+    async def _wait_detached(self) -> None:
+        """Sockets are closed: their calls stop, what they held is given back."""
+        try:
+            async with asyncio.timeout(CLOSING_S):
+                await self._attachments.wait_empty()
+        except TimeoutError:
+            log.warning("%d workers are still attached", len(self._attachments.names()))
+
+    def _take_files(self, context: Context[TransferSettings]) -> NodeFiles:
+        files = NodeFiles(self._settings.shared_dir, context.id, context.incarnation)
+        try:
+            prepare_folder(files.folder)
+            check_socket_path(files)
+        except SharedFolderError as error:
+            raise ServiceError(ErrorCode.INTERNAL, str(error)) from None
+        for dead in remove_dead(files.folder):
+            log.info("removed what node %s incarnation %s left", dead.node, dead.incarnation)
+        self._lock = NodeLock(files)
+        self._files = files
+        return files
+
+    def _on_blocks_change(self) -> None:
+        self._publisher.poke()
+
+    def _on_formatted(self, formatted: FormattedNode) -> None:
+        tasks, context = self._context.tasks, self._context
+        tasks.start_soon(self._publisher.run(formatted.pool), name="residency")
+        session = IndexSession(
+            context.bus,
+            self._node.ref,
+            formatted.pool.root,
+            lambda: formatted.pool.blocks.log.seq,
+            context.settings.index_timeout_s,
+        )
+        tasks.start_soon(session.run(), name="index session")
+        self._heartbeat.poke()
+
+    def _report(self) -> NodeReport:
+        context, formatted = self._context, self._node.formatted
+        base = NodeReport(
+            id=context.id,
+            incarnation=context.incarnation,
+            state=context.state,
+            attached=self._attachments.names(),
+        )
+        if formatted is None:
+            return base
+        pool, counts = formatted.pool, formatted.pool.blocks.counts
+        return base.model_copy(
+            update={
+                "root": pool.root,
+                "block_bytes": pool.geometry.block_bytes,
+                "slots_total": counts.total,
+                "slots_free": counts.free,
+                "slots_writing": counts.writing,
+                "slots_private": counts.private,
+                "slots_sealed": counts.sealed,
+                "slots_leased": counts.held,
+                "bytes_in_flight": formatted.fetcher.bytes_in_flight
+                + formatted.puller.bytes_in_flight,
+                "bytes_fetched_total": formatted.fetcher.bytes_fetched_total,
+                "bytes_streamed_total": formatted.puller.bytes_streamed_total,
+                "evictions_total": counts.evictions_total,
+                "checksum_failures_total": pool.checksum_failures_total,
+            }
+        )
