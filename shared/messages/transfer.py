@@ -74,3 +74,5 @@ class LeaseReply(Message):
 
 class LeaseRelease(Message):
     lease_id: str
+    bad_keys: PackedKeys = b""
+    """Blocks that arrived with another checksum: the node checks its own copies again."""
