@@ -12,9 +12,7 @@ def test_a_hit_is_rounded_down_to_the_grid() -> None:
     assert GRID.hit_blocks(held_blocks=1, num_tokens=2000) == 0
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "blocks"), [(1, 0), (256, 0), (257, 2), (512, 2), (513, 4)]
-)
+@pytest.mark.parametrize(("num_tokens", "blocks"), [(1, 0), (256, 0), (257, 2), (512, 2), (513, 4)])
 def test_the_last_chunk_is_always_computed(num_tokens: int, blocks: int) -> None:
     assert GRID.max_hit_blocks(num_tokens) == blocks
     assert GRID.hit_blocks(held_blocks=100, num_tokens=num_tokens) == blocks

@@ -1,0 +1,149 @@
+"""Broken blocks, full and lost pools: a recompute or an error to try again, never wrong tokens."""
+
+import asyncio
+
+import pytest
+
+from shared.messages.common import ErrorCode, Sampling
+from shared.worker.prefix import Prefix
+from tests.support.deadline import until
+from tests.support.two_nodes import NUM_SLOTS, TwoNodes
+from tests.support.worker_bench import chain_of, prompt, reference_answer
+
+pytestmark = pytest.mark.integration
+SHORT = Sampling(max_tokens=4, ignore_eos=True)
+LONG = Sampling(max_tokens=200, ignore_eos=True)
+
+
+async def test_bytes_that_arrive_wrong_are_pulled_again_once(nodes: TwoNodes) -> None:
+    tokens = prompt(700)
+    nodes.b.corrupt_pulls = 1
+    answer = await (
+        await nodes.bench.submit(tokens, nodes.prefill, nodes.far_decode, sampling=SHORT)
+    ).done()
+    assert answer.text == reference_answer(tokens, SHORT)
+    await nodes.nothing_is_held()
+
+
+async def test_bytes_that_stay_wrong_are_an_error_to_try_again(nodes: TwoNodes) -> None:
+    nodes.b.corrupt_pulls = 10_000
+    answer = await (
+        await nodes.bench.submit(prompt(700), nodes.prefill, nodes.far_decode, sampling=SHORT)
+    ).done()
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.is_retryable) == (ErrorCode.KV_LOST, True)
+    await nodes.bench.cancel(answer.ref)
+    await nodes.nothing_is_held()
+
+
+async def test_a_block_that_changes_while_it_is_read_makes_the_pass_void(nodes: TwoNodes) -> None:
+    tokens = prompt(700)
+    expected = reference_answer(tokens, SHORT)
+    await (await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)).done()
+    await nodes.nothing_is_held()
+    gate = nodes.a.gate("seal")
+    answer = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+    chain = chain_of(tokens)
+    nodes.a.pool.quarantine(chain[:16])  # type: ignore[arg-type]
+    gate.open.set()
+    await answer.done()
+    assert answer.text == expected
+    assert answer.reuse.cached_tokens == 0
+    await nodes.nothing_is_held()
+
+
+async def test_a_pool_full_of_leased_prefixes_still_finishes_requests(nodes: TwoNodes) -> None:
+    """Prompts that wait hold their prefixes; they give them up when the first gets no slots."""
+    cached = [prompt(1025, seed=seed) for seed in range(5)]
+    for tokens in cached:
+        await (await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)).done()
+    await nodes.nothing_is_held()
+    assert nodes.a.pool.counts.sealed == 20
+    gate = nodes.a.gate("allocate")
+    new = prompt(1800, seed=9)
+    answers = [await nodes.bench.submit(new, nodes.prefill, nodes.decode, sampling=SHORT)]
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+    answers += [
+        await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)
+        for tokens in cached
+    ]
+    await until(lambda: nodes.a.pool.counts.held == 20, what="all prefixes are held")
+    gate.open.set()
+    for answer, tokens in zip(answers, [new, *cached], strict=True):
+        assert (await answer.done()).text == reference_answer(tokens, SHORT)
+    await nodes.nothing_is_held()
+
+
+async def test_a_prompt_larger_than_the_pool_is_refused_at_once(nodes: TwoNodes) -> None:
+    small = await nodes.bench.start_worker("prefill", "a", max_slots=2)
+    reply = await nodes.bench.reserve(small, nodes.bench.new_ref(), prompt(700))
+    assert not reply.is_accepted
+    assert reply.reason == "needs 3 blocks, this instance may hold 2"
+    assert NUM_SLOTS > 3
+
+
+async def test_when_the_pool_goes_prefill_returns_its_queue_and_attaches_anew(
+    nodes: TwoNodes,
+) -> None:
+    gate = nodes.a.gate("seal")
+    waiting = await nodes.bench.submit(prompt(700), nodes.prefill, nodes.far_decode)
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+    before = nodes.prefill.context.incarnation
+    nodes.a.lose()
+    await waiting.done()
+    assert waiting.error is not None
+    assert (waiting.error.code, waiting.error.is_retryable) == (ErrorCode.POOL_LOST, True)
+    await until(lambda: nodes.prefill.context.incarnation != before, what="a new incarnation")
+    await until(lambda: nodes.prefill.context.state == "ready", what="ready again")
+    gate.open.set()
+    await nodes.bench.cancel(waiting.ref)
+    await until(lambda: nodes.decode.context.state == "ready", what="ready again")
+    again = await (
+        await nodes.bench.submit(prompt(700), nodes.prefill, nodes.decode, sampling=SHORT)
+    ).done()
+    assert again.text == reference_answer(prompt(700), SHORT)
+    await nodes.nothing_is_held()
+
+
+async def test_when_the_pool_goes_decode_finishes_from_its_device_cache(nodes: TwoNodes) -> None:
+    tokens = prompt(300)
+    answer = await nodes.bench.submit(tokens, nodes.prefill, nodes.far_decode, sampling=LONG)
+    await until(lambda: len(answer.tokens) > 5, what="some tokens")
+    before = nodes.far_decode.context.incarnation
+    nodes.b.lose()
+    await until(lambda: nodes.far_decode.context.state != "ready", what="it sees the loss")
+    refused = await nodes.bench.reserve(nodes.far_decode, nodes.bench.new_ref(), tokens)
+    assert not refused.is_accepted
+    assert (await answer.done()).text == reference_answer(tokens, LONG)
+    await until(lambda: nodes.far_decode.context.incarnation != before, what="attached anew")
+    await nodes.nothing_is_held()
+
+
+async def test_draining_finishes_what_runs_and_hands_back_the_rest(nodes: TwoNodes) -> None:
+    answer = await nodes.bench.submit(prompt(300), nodes.prefill, nodes.decode, sampling=LONG)
+    await until(lambda: len(answer.tokens) > 1, what="some tokens")
+    nodes.decode.context.state = "draining"
+    await nodes.decode.service.drain()
+    assert answer.finish_reason == "length"
+    gate = nodes.a.gate("seal")
+    stuck = await nodes.bench.submit(prompt(700), nodes.prefill, nodes.far_decode)
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+    nodes.prefill.context.state = "draining"
+    nodes.prefill.service._settings = nodes.prefill.service._settings.model_copy(
+        update={"drain_timeout_s": 1.1}
+    )
+    await nodes.prefill.service.drain()
+    await stuck.done()
+    assert stuck.error is not None
+    assert (stuck.error.code, stuck.error.is_retryable) == (ErrorCode.DRAINING, True)
+    await nodes.bench.cancel(stuck.ref)
+    await nodes.nothing_is_held()
+
+
+def test_an_empty_prefix_is_no_hit() -> None:
+    assert Prefix().num_blocks == 0

@@ -1,0 +1,362 @@
+"""Workers in the test process over a real NATS, with a gateway that the test plays."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.engine.loaded_model import LoadedModel
+from shared.kv.block_keys import chain_keys
+from shared.messages import subjects
+from shared.messages.bill import Reuse
+from shared.messages.common import (
+    CacheMode,
+    ErrorInfo,
+    FetchSource,
+    InstanceRef,
+    Ok,
+    RequestRef,
+    Sampling,
+)
+from shared.messages.decode import DecodeRun
+from shared.messages.index import ClaimFormat, ClaimReply
+from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply
+from shared.messages.reports import GatewayReport
+from shared.messages.tokens import TokenChunk
+from shared.runtime.bus import Bus
+from shared.runtime.heartbeat import Heartbeat
+from shared.runtime.lifecycle import Context
+from shared.runtime.micro import Endpoint, MicroService
+from shared.runtime.tasks import Tasks
+from shared.worker.decode_loop import DecodeLoop
+from shared.worker.instance import WorkerService
+from shared.worker.parts import Load
+from shared.worker.prefill_loop import PrefillLoop
+from shared.worker.settings import WorkerSettings
+
+MODEL = "dummy:tiny"
+LOG = logging.getLogger("test")
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass
+class Answer:
+    """What the gateway has got of one attempt."""
+
+    ref: RequestRef
+    tokens: dict[int, int] = field(default_factory=dict)
+    chunks: list[TokenChunk] = field(default_factory=list)
+    error: ErrorInfo | None = None
+    finish_reason: str | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def text(self) -> list[int]:
+        return [self.tokens[index] for index in sorted(self.tokens)]
+
+    @property
+    def reuse(self) -> Reuse:
+        """As the last stage told it."""
+        return [chunk.reuse for chunk in self.chunks if chunk.reuse is not None][-1]
+
+    def on_chunk(self, chunk: TokenChunk) -> None:
+        self.chunks.append(chunk)
+        for offset, token in enumerate(chunk.tokens):
+            self.tokens[chunk.index + offset] = token
+        self.error = chunk.error or self.error
+        self.finish_reason = chunk.finish_reason or self.finish_reason
+        if chunk.error is not None or chunk.finish_reason is not None:
+            self.ended.set()
+
+    async def done(self, timeout_s: float = 20.0) -> "Answer":
+        async with asyncio.timeout(timeout_s):
+            await self.ended.wait()
+        return self
+
+
+class Worker:
+    """One instance in this process."""
+
+    def __init__(self, service: WorkerService, context: Context[WorkerSettings]) -> None:
+        self.service = service
+        self.context = context
+
+    @property
+    def ref(self) -> InstanceRef:
+        session = self.service._session
+        assert session is not None
+        return InstanceRef(
+            id=self.context.id, incarnation=self.context.incarnation, node=session.node.id
+        )
+
+    @property
+    def loop(self) -> PrefillLoop | DecodeLoop:
+        assert self.service._loop is not None
+        return self.service._loop
+
+    @property
+    def load(self) -> Load:
+        return self.loop.load()
+
+    @property
+    def num_attempts(self) -> int:
+        return len(self.loop.attempts)
+
+    @property
+    def device_tokens(self) -> int:
+        """Of decode's cache, taken now."""
+        return self.loop._engine.used_tokens if isinstance(self.loop, DecodeLoop) else 0
+
+
+class WorkerBench:
+    """Starts workers and plays conductor, cache-index and gateway for them."""
+
+    def __init__(self, bus: Bus, tasks: Tasks, folder: Path, shared_dir: Path) -> None:
+        self.bus = bus
+        self.tasks = tasks
+        self.folder = folder
+        self.shared_dir = shared_dir
+        self.workers: list[Worker] = []
+        self.gateway = "gw"
+        self.gateway_incarnation = "gw-1"
+        self.heartbeat: asyncio.Task[None] | None = None
+        self._numbers = count(1)
+
+    async def start(self) -> None:
+        beat = Heartbeat(
+            self.bus,
+            subjects.report("gateway", self.gateway),
+            lambda: GatewayReport(
+                id=self.gateway, incarnation=self.gateway_incarnation, state="ready"
+            ),
+        )
+        self.heartbeat = self.tasks.start_soon(beat.run(), name="gateway heartbeat")
+
+        async def claim(message: ClaimFormat) -> ClaimReply:
+            return ClaimReply(is_accepted=True, current=message.kv_format)
+
+        index = MicroService(self.bus, self.tasks, LOG)
+        endpoint = Endpoint(
+            "claim", subjects.INDEX_CLAIM_FORMAT, ClaimFormat, ClaimReply, claim, "claims"
+        )
+        await index.start(
+            name="index", version="0.0.1", description="i", metadata={}, endpoints=[endpoint]
+        )
+        await self.bus.flush()
+
+    async def start_worker(self, role: Any, node: str, **settings: Any) -> Worker:
+        name = f"{role}-{node}-{len(self.workers)}"
+        made = WorkerSettings(
+            instance_id=name,
+            model=MODEL,
+            cache_dir=self.folder,
+            shared_dir=self.shared_dir,
+            node=node,
+            **settings,
+        )
+        service = WorkerService(made, role)
+        context: Context[WorkerSettings] = Context(
+            service=role,
+            settings=made,
+            bus=self.bus,
+            tasks=self.tasks,
+            log=LOG,
+            incarnation=f"{name}-1",
+            stopping=asyncio.Event(),
+        )
+        worker = Worker(service, context)
+        self.workers.append(worker)
+        async with asyncio.timeout(20):
+            await service.start(context)
+        return worker
+
+    def new_ref(self, attempt: int = 0, request_id: str | None = None) -> RequestRef:
+        return RequestRef(
+            request_id=request_id or f"r{next(self._numbers)}",
+            attempt=attempt,
+            gateway=self.gateway,
+            gateway_incarnation=self.gateway_incarnation,
+        )
+
+    async def reserve(
+        self, worker: Worker, ref: RequestRef, tokens: Tokens, **fields: Any
+    ) -> ReserveReply:
+        message = Reserve(
+            **{
+                "ref": ref,
+                "incarnation": worker.context.incarnation,
+                "num_tokens": len(tokens),
+                "max_tokens": 8,
+                **fields,
+            }
+        )
+        subject = subjects.instance(worker.context.service, worker.context.id, "reserve")
+        return await self.bus.request(subject, message, ReserveReply, timeout_s=5)
+
+    async def submit(
+        self,
+        tokens: Tokens,
+        prefill: Worker,
+        decode: Worker,
+        *,
+        cache: CacheMode = "on",
+        source: FetchSource | None = None,
+        sampling: Sampling | None = None,
+        given: Sequence[int] = (),
+        ref: RequestRef | None = None,
+        remaining_ms: int = 20_000,
+    ) -> Answer:
+        """Reserve at both and run at both, as conductor and gateway do."""
+        ref = ref or self.new_ref()
+        sampling = sampling or Sampling(max_tokens=8, ignore_eos=True)
+        answer = Answer(ref)
+        reply_subject = subjects.gateway_tokens(self.gateway, ref.request_id, ref.attempt)
+        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk)
+        chain = chain_of(tokens)
+        common: dict[str, Any] = {"chain": chain, "cache": cache}
+        replies = await asyncio.gather(
+            self.reserve(prefill, ref, tokens, source=source, **common),
+            self.reserve(decode, ref, tokens, max_tokens=sampling.max_tokens, **common),
+        )
+        assert all(reply.is_accepted for reply in replies), replies
+        fields: dict[str, Any] = {
+            **common,
+            "sampling": sampling,
+            "reply_subject": reply_subject,
+            "remaining_ms": remaining_ms,
+        }
+        await asyncio.gather(
+            self.run_alone(decode, tokens, ref, prefill, decode, given=given, **fields),
+            self.run_alone(
+                prefill, tokens, ref, prefill, decode, given=given, source=source, **fields
+            ),
+        )
+        return answer
+
+    async def run_alone(
+        self,
+        worker: Worker,
+        tokens: Tokens,
+        ref: RequestRef,
+        prefill: Worker,
+        decode: Worker,
+        *,
+        given: Sequence[int] = (),
+        **fields: Any,
+    ) -> None:
+        """The run of one of the two."""
+        fields = {
+            "chain": chain_of(tokens),
+            "sampling": Sampling(max_tokens=8, ignore_eos=True),
+            "reply_subject": "moonpool.gateway.gw.tokens.none.0",
+            "remaining_ms": 20_000,
+            "ref": ref,
+            "model": MODEL,
+            "incarnation": worker.context.incarnation,
+            **fields,
+        }
+        message: DecodeRun | PrefillRun
+        if worker.context.service == "decode":
+            given_tokens = np.asarray(given, dtype="<i4").tobytes()
+            message = DecodeRun(
+                num_tokens=len(tokens), prefill=prefill.ref, given_tokens=given_tokens, **fields
+            )
+        else:
+            message = PrefillRun(
+                tokens=tokens.astype("<i4").tobytes(),
+                decode=decode.ref,
+                is_resume=bool(given),
+                **fields,
+            )
+        subject = subjects.instance(worker.context.service, worker.context.id, "run")
+        await self.bus.request(subject, message, Ok, timeout_s=5)
+
+    async def cancel(self, ref: RequestRef, *workers: Worker) -> None:
+        for worker in workers or self.workers:
+            subject = subjects.instance(worker.context.service, worker.context.id, "cancel")
+            await self.bus.request(subject, Cancel(ref=ref), Ok, timeout_s=5)
+
+    async def stop(self) -> None:
+        for worker in self.workers:
+            worker.context.stopping.set()
+            await worker.context.stop_serving()
+            await worker.service.stop()
+        self.tasks.cancel_all()
+
+
+@asynccontextmanager
+async def worker_bench(nats_url: str, folder: Path, shared_dir: Path) -> AsyncIterator[WorkerBench]:
+    bus = await Bus.connect(nats_url, name="bench")
+    try:
+        async with asyncio.TaskGroup() as group:
+            bench = WorkerBench(bus, Tasks(group, LOG), folder, shared_dir)
+            await bench.start()
+            try:
+                yield bench
+            finally:
+                await bench.stop()
+    finally:
+        await bus.close()
+
+
+_MODEL: list[LoadedModel] = []
+
+
+def reference_model(folder: Path) -> LoadedModel:
+    from shared.engine.loaded_model import load_model
+
+    if not _MODEL:
+        _MODEL.append(load_model(MODEL, cache_dir=folder))
+    return _MODEL[0]
+
+
+def chain_of(tokens: Tokens) -> bytes:
+    loaded = _MODEL[0]
+    return chain_keys(loaded.kv_format.root(), tokens, loaded.layout.block_tokens)
+
+
+def prompt(num_tokens: int, seed: int = 0) -> Tokens:
+    return np.random.default_rng(seed).integers(0, 500, num_tokens, dtype=np.int32)
+
+
+def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
+    """One engine, no pool, no cache: what every way through the cluster must give."""
+    import torch
+
+    from shared.engine.decode import DecodeEngine
+    from shared.engine.prefill import PrefillEngine
+    from shared.engine.sampler import sample
+    from shared.worker.sampling import params_of
+
+    loaded = _MODEL[0]
+    layout, grid = loaded.layout, loaded.grid_tokens
+    num_blocks = -(-len(tokens) // layout.block_tokens)
+    pool = torch.zeros(
+        num_blocks, layout.num_layers, 2, layout.block_tokens, layout.num_kv_heads, layout.head_dim
+    )
+    prefill = PrefillEngine(loaded.model, pool, layout)
+    for start in range(0, len(tokens), grid):
+        first, end = start // layout.block_tokens, min(start + grid, len(tokens))
+        last = -(-end // layout.block_tokens)
+        logits = prefill.prefill_chunk(tokens[start:end], start, range(first), range(first, last))
+    assert logits is not None
+    params = params_of(sampling)
+    answer = [sample(logits, params, len(tokens))]
+    decode = DecodeEngine(loaded.model, layout, len(tokens) + sampling.max_tokens)
+    decode.add("s", len(tokens) + sampling.max_tokens)
+    for block in range(num_blocks):
+        first = block * layout.block_tokens
+        valid = min(layout.block_tokens, len(tokens) - first)
+        decode.load_block("s", pool, block, first, valid)
+    while len(answer) < sampling.max_tokens:
+        position = len(tokens) + len(answer) - 1
+        logits = decode.step([("s", answer[-1], position)])[0]
+        answer.append(sample(logits, params, position + 1))
+    return answer
