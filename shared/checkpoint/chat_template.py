@@ -21,6 +21,17 @@ _DUMMY_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 
+# What messages of another shape than the template expects can raise in it.
+_RENDER_ERRORS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+)
+
 
 class ChatTemplate:
     """A checkpoint's template, in the environment that model authors write for."""
@@ -57,7 +68,7 @@ class ChatTemplate:
                 tools=None,
                 **self._variables,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except _RENDER_ERRORS as error:
             raise ChatTemplateError(f"messages: the chat template refused them: {error}") from error
 
 

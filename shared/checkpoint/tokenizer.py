@@ -52,7 +52,16 @@ class TextTokenizer:
         return self.token(self.eos_token_ids[0]) if self.eos_token_ids else None
 
     def encode(self, text: str) -> list[int]:
-        """No special token is added: a chat template writes its own."""
+        """No special token is added: a chat template writes its own.
+
+        Raises ValueError for text that no UTF-8 can hold (JSON may carry half a surrogate pair).
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"text: character {error.start} is half of a surrogate pair"
+            ) from error
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

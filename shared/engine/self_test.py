@@ -76,10 +76,7 @@ def check_equalities(loaded: LoadedModel) -> list[str]:
         for name, holds in (
             (_REPEAT, cold.equals(bench.prefill(prompt, first_slot=bench.num_prompt_slots))),
             (_HIT, bench.hit(prompt).equals(cold)),
-            (
-                _ONE_TOKEN,
-                bench.hit(prompt[: grid + 1]).equals(bench.prefill(prompt[: grid + 1], 0)),
-            ),
+            (_ONE_TOKEN, bench.hit(one_more).equals(bench.prefill(one_more, first_slot=0))),
             (_BATCH, bench.is_batch_independent()),
         )
         if not holds

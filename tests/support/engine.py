@@ -1,4 +1,4 @@
-"""Drives an engine as a worker would: prompts on the grid, slots of a small pool, greedy answers."""
+"""Drives an engine as a worker would: prompts on the grid, slots of a pool, greedy answers."""
 
 from collections.abc import Sequence
 
