@@ -10,7 +10,7 @@ from shared.runtime.settings import CommonSettings
 class TransferSettings(CommonSettings):
     """`instance_id` is the node's name."""
 
-    pool_bytes: int = Field(default=768 << 20, ge=1 << 20, description="room for KV blocks")
+    pool_bytes: int = Field(default=768 << 20, ge=4096, description="room for KV blocks")
     shared_dir: Path = Field(
         default=Path("/dev/shm/moonpool"),
         description="tmpfs folder that the transfers and workers of a host share",
