@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from shared.checkpoint.errors import CheckpointError
@@ -35,6 +35,12 @@ def build_gguf_tokenizer(file: GgufFile) -> Tokenizer:
     types: list[int] = file.required("tokenizer.ggml.token_type")
     tokenizer.add_special_tokens(_added(tokens, types, _CONTROL))
     tokenizer.add_tokens(_added(tokens, types, _USER_DEFINED))
+    if file.metadata.get("tokenizer.ggml.add_bos_token"):
+        bos_id = int(file.required("tokenizer.ggml.bos_token_id"))
+        bos = tokens[bos_id]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], special_tokens=[(bos, bos_id)]
+        )
     return tokenizer
 
 

@@ -51,8 +51,9 @@ class TextTokenizer:
     def eos_token(self) -> str | None:
         return self.token(self.eos_token_ids[0]) if self.eos_token_ids else None
 
-    def encode(self, text: str) -> list[int]:
-        """No special token is added: a chat template writes its own.
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """A chat template writes its own special tokens; a plain prompt wants those that the
+        model's tokenizer puts around a text, if any.
 
         Raises ValueError for text that no UTF-8 can hold (JSON may carry half a surrogate pair).
         """
@@ -62,7 +63,8 @@ class TextTokenizer:
             raise ValueError(
                 f"text: character {error.start} is half of a surrogate pair"
             ) from error
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

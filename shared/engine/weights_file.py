@@ -5,6 +5,7 @@ A mapped file's pages are shared by all processes that map it, and cost nothing 
 
 import json
 import mmap
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -108,3 +109,6 @@ def write_weights(
                     f"with {list(tensor.shape)}"
                 )
             file.write(tensor.contiguous().view(torch.uint8).numpy().data)
+        # On disk before anyone renames it: a power cut must not leave a file with holes.
+        file.flush()
+        os.fsync(file.fileno())

@@ -88,6 +88,14 @@ def test_gguf_metadata_makes_a_tokenizer_with_merges_and_specials(tmp_path: Path
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
 
 
+def test_a_plain_prompt_may_get_the_special_tokens_of_its_model(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(gguf(tmp_path, add_bos_token=True))
+    assert tokenizer.encode("he") == [258]
+    assert tokenizer.encode("he", add_special_tokens=True) == [256, 258]
+    without = load_tokenizer(gguf(tmp_path, add_bos_token=False))
+    assert without.encode("he", add_special_tokens=True) == [258]
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
