@@ -1,0 +1,141 @@
+"""What work costs: prefill, decode step, transfer. Starts from a prior, learns from real times.
+
+Prefill of n tokens with a prefix of p is `base + linear·(n-p) + quadratic·(n²-p²)`, lengths in
+1,024 tokens: the form of the paper's regression (causal attention is the quadratic part).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+K = 1024.0
+MAX_SAMPLES = 256
+REFIT_EVERY = 8
+PRIOR_WEIGHT = 2.0
+"""The prior counts as this many samples."""
+HUBER_SHARE = 0.25
+"""A sample whose error is more than this share of its time counts less."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCoefficients:
+    base_s: float
+    linear_s: float
+    quadratic_s: float
+
+    def seconds(self, num_tokens: int, prefix_tokens: int) -> float:
+        n, p = num_tokens / K, prefix_tokens / K
+        return self.base_s + self.linear_s * (n - p) + self.quadratic_s * (n * n - p * p)
+
+
+@dataclass(frozen=True, slots=True)
+class CostProfile:
+    """The prior, as data: a small model on two CPU cores unless something else is given."""
+
+    prefill: PrefillCoefficients = PrefillCoefficients(0.01, 1.4, 0.03)
+    decode_step_s: float = 0.03
+    decode_sequence_s: float = 0.004
+    """Of a step, for each sequence of the batch."""
+    decode_context_s: float = 0.001
+    """Of a step, for each 1,024 tokens of context in the batch."""
+    transfer_bytes_per_s: float = 2e9
+    transfer_base_s: float = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSample:
+    num_tokens: int
+    prefix_tokens: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class CostModel:
+    """Of one model. Deterministic: the same samples give the same coefficients."""
+
+    profile: CostProfile = field(default_factory=CostProfile)
+    _coefficients: PrefillCoefficients = field(init=False)
+    _samples: deque[PrefillSample] = field(init=False)
+    _num_seen: int = field(init=False, default=0)
+    _decode_scale: float = field(init=False, default=1.0)
+    _bytes_per_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._coefficients = self.profile.prefill
+        self._samples = deque(maxlen=MAX_SAMPLES)
+        self._bytes_per_s = self.profile.transfer_bytes_per_s
+
+    @property
+    def coefficients(self) -> PrefillCoefficients:
+        return self._coefficients
+
+    def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
+        return self._coefficients.seconds(num_tokens, prefix_tokens)
+
+    def transfer_s(self, num_bytes: int) -> float:
+        if num_bytes <= 0:
+            return 0.0
+        return self.profile.transfer_base_s + num_bytes / self._bytes_per_s
+
+    def decode_step_s(self, batch: int, context_tokens: int) -> float:
+        """One step of a batch whose sequences have `context_tokens` together."""
+        if batch <= 0:
+            return 0.0
+        profile = self.profile
+        step_s = profile.decode_step_s + profile.decode_sequence_s * batch
+        step_s += profile.decode_context_s * context_tokens / K
+        return self._decode_scale * step_s
+
+    # --- learning ------------------------------------------------------------------------------
+    def learn_prefill(self, sample: PrefillSample) -> None:
+        if sample.seconds <= 0 or not 0 <= sample.prefix_tokens < sample.num_tokens:
+            return
+        self._samples.append(sample)
+        self._num_seen += 1
+        if self._num_seen <= REFIT_EVERY or self._num_seen % REFIT_EVERY == 0:
+            self._coefficients = fit_prefill(list(self._samples), self.profile.prefill)
+
+    def learn_transfer(self, num_bytes: int, seconds: float) -> None:
+        """Small transfers say nothing of the bandwidth."""
+        if num_bytes >= 1 << 20 and seconds > self.profile.transfer_base_s:
+            measured = num_bytes / (seconds - self.profile.transfer_base_s)
+            self._bytes_per_s += 0.2 * (
+                _within_times(measured, self._bytes_per_s, 8) - self._bytes_per_s
+            )
+
+    def learn_decode(self, tbt_s: float, context_tokens: int) -> None:
+        if tbt_s > 0:
+            predicted_s = self.decode_step_s(1, context_tokens)
+            ratio = _within_times(tbt_s / predicted_s, 1.0, 4)
+            self._decode_scale *= ratio**0.2
+
+
+def _within_times(value: float, center: float, times: float) -> float:
+    """One strange measurement moves an average only so far."""
+    return min(max(value, center / times), center * times)
+
+
+def fit_prefill(samples: list[PrefillSample], prior: PrefillCoefficients) -> PrefillCoefficients:
+    """Least squares on relative errors, robust (Huber), drawn to the prior, never negative."""
+    lengths = np.array([[s.num_tokens / K, s.prefix_tokens / K] for s in samples])
+    seconds = np.array([s.seconds for s in samples])
+    n, p = lengths[:, 0], lengths[:, 1]
+    features = np.stack([np.ones_like(n), n - p, n * n - p * p], axis=1)
+    start = np.array([prior.base_s, prior.linear_s, prior.quadratic_s])
+    # The prior's shape scaled to the samples: few samples move the level, many the shape.
+    start = start * float(np.median(seconds / np.maximum(features @ start, 1e-9)))
+    scale = np.maximum(start, 1e-6)
+    ridge = np.diag(PRIOR_WEIGHT / scale**2)
+    # Of small samples the fixed part decides, of long ones the slope: relative errors count.
+    relative = 1.0 / np.maximum(seconds, 1e-3)
+    weights = np.ones_like(seconds)
+    found = start
+    for _ in range(6):
+        rows = features * (relative * np.sqrt(weights))[:, None]
+        target = seconds * relative * np.sqrt(weights)
+        solved = np.linalg.solve(rows.T @ rows + ridge, rows.T @ target + ridge @ start)
+        found = np.maximum(solved, 0.0)
+        error = np.abs(features @ found - seconds) * relative
+        weights = np.minimum(1.0, HUBER_SHARE / np.maximum(error, 1e-12))
+    return PrefillCoefficients(float(found[0]), float(found[1]), float(found[2]))

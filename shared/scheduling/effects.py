@@ -1,0 +1,54 @@
+"""What the conductor's core wants done, with its reasons."""
+
+from dataclasses import dataclass
+
+from shared.scheduling.vocabulary import (
+    InstanceKey,
+    PlacementDecision,
+    PlacementRequest,
+    Refusal,
+    Role,
+    Source,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SendReserve:
+    """Ask an instance for a promise of room; answered by ReserveAnswered or ReserveFailed."""
+
+    place_id: int
+    role: Role
+    instance: InstanceKey
+    request: PlacementRequest
+    cached_tokens: int
+    source: Source | None
+    ttl_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendRelease:
+    """Give a promise back (it may not exist)."""
+
+    place_id: int
+    role: Role
+    instance: InstanceKey
+    request: PlacementRequest
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlaced:
+    place_id: int
+    decision: PlacementDecision
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRefused:
+    place_id: int
+    refusal: Refusal
+    counts: tuple[tuple[str, int], ...] = ()
+    """Instances by reason for not being taken."""
+
+
+Effect = SendReserve | SendRelease | AnswerPlaced | AnswerRefused

@@ -1,0 +1,84 @@
+"""What a driver tells the conductor's core."""
+
+from dataclasses import dataclass
+
+from shared.scheduling.vocabulary import (
+    InstanceKey,
+    InstanceView,
+    NodeMatch,
+    PlacementRequest,
+    Role,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceAsked:
+    """`place_id` is the driver's, never used twice."""
+
+    place_id: int
+    request: PlacementRequest
+    matches: tuple[NodeMatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveAnswered:
+    place_id: int
+    role: Role
+    instance: InstanceKey
+    is_accepted: bool
+    reason: str = ""
+    expected_start_s: float = 0.0
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveFailed:
+    """No answer. `is_gone`: nobody listens; else it was silent and may have accepted."""
+
+    place_id: int
+    role: Role
+    instance: InstanceKey
+    is_gone: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceReported:
+    instance: InstanceView
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLost:
+    role: Role
+    instance: InstanceKey
+
+
+@dataclass(frozen=True, slots=True)
+class BillFinished:
+    """Real times of a request that is done."""
+
+    model: str
+    num_tokens: int
+    cached_tokens: int
+    compute_s: float
+    fetched_bytes: int = 0
+    fetch_s: float = 0.0
+    streamed_bytes: int = 0
+    stream_s: float = 0.0
+    tbt_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of `next_deadline_s` has come."""
+
+
+Event = (
+    PlaceAsked
+    | ReserveAnswered
+    | ReserveFailed
+    | InstanceReported
+    | InstanceLost
+    | BillFinished
+    | TimerFired
+)

@@ -1,0 +1,168 @@
+"""The words of placement: what is asked, what is seen, what is decided. Values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shared.kv.ids import KEY_BYTES
+
+Role = Literal["prefill", "decode"]
+State = Literal["starting", "ready", "draining"]
+InstanceKey = tuple[str, str]
+"""(id, incarnation): names one incarnation of an instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """One attempt of a request that wants a prefill and a decode instance."""
+
+    request_id: str
+    attempt: int
+    gateway: str
+    gateway_incarnation: str
+    model: str
+    num_tokens: int
+    max_tokens: int
+    chain: bytes = b""
+    use_cache: bool = True
+    exclude: tuple[str, ...] = ()
+    """Incarnations that shall not be chosen."""
+    prefill: str | None = None
+    decode: str | None = None
+    policy: str | None = None
+    remaining_s: float = 30.0
+
+    @property
+    def room_tokens(self) -> int:
+        """What decode must have room for."""
+        return self.num_tokens + self.max_tokens
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.chain) // KEY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMatch:
+    """Leading blocks of a chain that one node incarnation holds."""
+
+    node: str
+    incarnation: str
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """What an instance said of itself; load that was placed since is added by the view."""
+
+    role: Role
+    id: str
+    incarnation: str
+    node: str
+    node_incarnation: str
+    state: State
+    model: str
+    root: bytes
+    kv_format: Mapping[str, Any]
+    block_tokens: int
+    grid_tokens: int
+    block_bytes: int
+    context_tokens: int
+    queued_requests: int = 0
+    queued_tokens: int = 0
+    running: int = 0
+    free_tokens: int = 0
+    capacity_tokens: int = 0
+    context_in_batch_tokens: int = 0
+    expected_start_s: float = 0.0
+    """Prefill: seconds from now until a request that comes now would start."""
+
+    @property
+    def key(self) -> InstanceKey:
+        return (self.id, self.incarnation)
+
+    def usable_tokens(self, num_blocks: int, num_tokens: int) -> int:
+        """Tokens of a prompt that a match of `num_blocks` saves: whole grid chunks only, and the
+        last chunk is always computed, for it gives token 0."""
+        grid = self.grid_tokens
+        matched = num_blocks * self.block_tokens // grid * grid
+        return max(0, min(matched, (num_tokens - 1) // grid * grid))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedTimes:
+    """Seconds by stage, as a candidate is predicted to take them."""
+
+    queue_s: float = 0.0
+    load_s: float = 0.0
+    compute_s: float = 0.0
+    handoff_s: float = 0.0
+    tbt_s: float = 0.0
+
+    @property
+    def ttft_s(self) -> float:
+        """Loading runs while the request queues."""
+        return max(self.queue_s, self.load_s) + self.compute_s
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a prefix can be fetched from."""
+
+    node: str
+    incarnation: str
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One prefill instance, priced. A policy orders candidates by `cost_s` and its own rule."""
+
+    prefill: InstanceView
+    local_blocks: int
+    """Leading blocks on its own node."""
+    cached_tokens: int
+    """Tokens that need not be computed, fetched ones included."""
+    source: Source | None
+    predicted: PredictedTimes
+    cost_s: float
+    reason: str = ""
+    """Why it was not taken; empty for the winner."""
+
+    @property
+    def remote_blocks(self) -> int:
+        if self.source is None:
+            return 0
+        return max(0, self.source.num_blocks - self.local_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDecision:
+    """Where an attempt shall run, and what was weighed."""
+
+    winner: Candidate
+    decode: InstanceView
+    decode_source: Source | None
+    predicted: PredictedTimes
+    policy: str
+    losers: tuple[Candidate, ...] = ()
+    """The best of them."""
+    counts: tuple[tuple[str, int], ...] = ()
+    """Candidates by reason for losing."""
+
+
+RefusalCode = Literal[
+    "unknown_model", "unknown_instance", "bad_request", "no_instance", "overloaded",
+    "context_exceeded", "deadline",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No placement; an expected outcome, not an error."""
+
+    code: RefusalCode
+    message: str
+    field: str | None = None
+    is_retryable: bool = False
+    retry_after_s: float | None = None
