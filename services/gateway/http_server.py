@@ -36,6 +36,7 @@ class HttpServer:
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._host = host
         self._socket = _listen(host, port)
+        self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             app,
             http="httptools",
@@ -51,10 +52,6 @@ class HttpServer:
         )
         self._server = _Server(config)
         self._stopped = asyncio.Event()
-
-    @property
-    def port(self) -> int:
-        return int(self._socket.getsockname()[1])
 
     @property
     def url(self) -> str:

@@ -8,7 +8,7 @@ from services.gateway.errors import bad_request
 
 MAX_CLIENT_ID_CHARS = 256
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-_PRINTABLE = re.compile(r"^[\x21-\x7e]+$")
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def make_ids(header: str | None) -> RequestIds:
     if header is None:
         made = f"req-{secrets.token_hex(10)}"
         return RequestIds(made, made)
-    if len(header) > MAX_CLIENT_ID_CHARS or not _PRINTABLE.match(header):
+    if len(header) > MAX_CLIENT_ID_CHARS or not _PRINTABLE.fullmatch(header):
         raise bad_request(
             "X-Request-Id",
             f"Invalid 'X-Request-Id': must be 1 to {MAX_CLIENT_ID_CHARS} visible ASCII characters",

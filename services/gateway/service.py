@@ -46,6 +46,15 @@ class GatewayService:
     def url(self) -> str:
         return self._http.url if self._http is not None else ""
 
+    @property
+    def num_in_flight(self) -> int:
+        return self._generator.num_in_flight if self._generator is not None else 0
+
+    def abandon_all(self) -> None:
+        """Every client gets an error, every instance a cancel."""
+        if self._generator is not None:
+            self._generator.abandon_all()
+
     async def start(self, context: Context[GatewaySettings]) -> None:
         self._context = context
         bus, tasks, settings = context.bus, context.tasks, self._settings
@@ -92,8 +101,8 @@ class GatewayService:
             await self._generator.wait_until_none()
 
     async def stop(self) -> None:
-        if self._generator is not None and self._generator.num_in_flight:
-            self._generator.abandon_all()
+        if self._generator is not None and self.num_in_flight:
+            self.abandon_all()
             # Time for the cancels to reach the instances and the errors the clients.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._generator.wait_until_none(), CANCELS_OUT_S)
@@ -112,14 +121,16 @@ class GatewayService:
             generator, view, admin_key=settings.admin_key, max_body_bytes=settings.max_body_bytes
         )
         health_api = HealthApi(
-            is_connected=lambda: context.bus.is_connected, missing=self._missing, bills=bills
+            is_connected=lambda: context.bus.is_connected, missing=lambda: self.missing, bills=bills
         )
         app = build_app(self._openai_api, health_api)
         self._http = HttpServer(app, settings.http_host, settings.http_port)
         context.tasks.start_soon(self._http.run(), name="http")
         context.log.info("serves %s/v1", self._http.url)
 
-    def _missing(self) -> str:
+    @property
+    def missing(self) -> str:
+        """What keeps this gateway from serving; empty when it is ready."""
         context, view = self._context, self._view
         if context is None or view is None or context.state == "starting":
             return "the gateway is starting"
@@ -134,7 +145,7 @@ class GatewayService:
             id=context.id,
             incarnation=context.incarnation,
             state=context.state,
-            in_flight=self._generator.num_in_flight if self._generator is not None else 0,
+            in_flight=self.num_in_flight,
             http=self.url,
         )
 

@@ -1,0 +1,79 @@
+"""A gateway in this process on a real NATS, and a fake cluster behind it."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from services.gateway.service import GatewayService
+from services.gateway.settings import GatewaySettings
+from shared.runtime.bus import Bus
+from shared.runtime.lifecycle import Context
+from shared.runtime.tasks import Tasks
+from tests.support.deadline import until
+from tests.support.fake_cluster import MODEL, FakeCluster
+
+ADMIN_KEY = "an admin key"
+
+
+@dataclass
+class Rig:
+    """What a test of the gateway holds in its hands."""
+
+    service: GatewayService
+    context: Context[GatewaySettings]
+    cluster: FakeCluster
+    http: httpx.AsyncClient
+
+    @property
+    def url(self) -> str:
+        return self.service.url
+
+
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncIterator[Rig]:
+    settings = GatewaySettings.model_validate(
+        {
+            "nats_url": nats_url,
+            "instance_id": f"gw-{secrets.token_hex(4)}",
+            "model": MODEL,
+            "http_port": 0,
+            "admin_key": ADMIN_KEY,
+            "max_body_bytes": 100_000,
+        }
+    )
+    bus = await Bus.connect(nats_url, name="gateway")
+    fake_bus = await Bus.connect(nats_url, name="fake cluster")
+    log = logging.getLogger("test.gateway")
+    async with asyncio.TaskGroup() as group:
+        tasks, fake_tasks = Tasks(group, log), Tasks(group, log)
+        cluster = FakeCluster(fake_bus, fake_tasks)
+        await cluster.start()
+        context = Context(
+            service="gateway",
+            settings=settings,
+            bus=bus,
+            tasks=tasks,
+            log=log,
+            incarnation=secrets.token_hex(4),
+            stopping=asyncio.Event(),
+        )
+        service = GatewayService(settings)
+        await service.start(context)
+        for instance in cluster.instances:
+            await instance.report()
+        async with httpx.AsyncClient(base_url=service.url, timeout=20) as http:
+            rig = Rig(service, context, cluster, http)
+            await until(lambda: not service.missing, what="gateway ready")
+            yield rig
+        await service.stop()
+        await context.stop_serving()
+        await cluster.stop()
+        tasks.cancel_all()
+        fake_tasks.cancel_all()
+    await bus.close()
+    await fake_bus.close()

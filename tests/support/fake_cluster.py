@@ -1,0 +1,266 @@
+"""Stands in for conductor, prefill and decode on a real bus, so that a gateway can be tested alone.
+
+Tokens are a fixed text; what goes wrong is told by attributes that a test sets.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from shared.messages import subjects
+from shared.messages.bill import FinishedBill, Reuse, Times
+from shared.messages.common import Empty, ErrorCode, ErrorInfo, InstanceRef, Ok, RequestRef
+from shared.messages.conductor import (
+    ModelInfo,
+    ModelsReply,
+    Placement,
+    PlaceReply,
+    PlaceRequest,
+)
+from shared.messages.decode import DecodeRun
+from shared.messages.prefill import Cancel, PrefillRun
+from shared.messages.reports import InstanceReport, PingReply
+from shared.messages.tokens import TokenChunk
+from shared.runtime.bus import Bus
+from shared.runtime.lifecycle import PingRequest
+from shared.runtime.micro import Endpoint, MicroService
+from shared.runtime.tasks import Tasks
+
+LOG = logging.getLogger("test.fake")
+MODEL = "dummy:tiny"
+ROOT = b"r" * 16
+CONTEXT_TOKENS = 512
+BLOCK_TOKENS = 16
+EOS = 256
+PREDICTED = Times(queue_s=0.1, compute_s=0.2, ttft_s=0.3)
+
+
+@dataclass
+class FakeInstance:
+    """One prefill or decode. `open` lets it answer runs; closed, it holds them back."""
+
+    cluster: "FakeCluster"
+    service: Literal["prefill", "decode"]
+    id: str
+    incarnation: str
+    runs: list[Any] = field(default_factory=list)
+    cancels: list[RequestRef] = field(default_factory=list)
+    drops: set[int] = field(default_factory=set)
+    """Indices of chunks that get lost in these attempts."""
+    drops_in_attempts: set[int] = field(default_factory=set)
+    dies_after: int | None = None
+    error: ErrorInfo | None = None
+    is_silent: bool = False
+    is_alive: bool = False
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ref(self) -> InstanceRef:
+        return InstanceRef(id=self.id, incarnation=self.incarnation, node=f"node-{self.id}")
+
+    async def start(self) -> None:
+        self._micro = MicroService(self.cluster.bus, self.cluster.tasks, LOG)
+        run_type = PrefillRun if self.service == "prefill" else DecodeRun
+        endpoints: list[Endpoint[Any, Any]] = [
+            self._endpoint("run", run_type, Ok, self._on_run),
+            self._endpoint("cancel", Cancel, Ok, self._on_cancel),
+            self._endpoint("ping", PingRequest, PingReply, self._on_ping),
+        ]
+        await self._micro.start(
+            name=f"fake-{self.service}",
+            version="0.0.1",
+            description="fake",
+            metadata={},
+            endpoints=endpoints,
+        )
+        self.is_alive = True
+        self.open.set()
+        await self.report()
+
+    async def die(self) -> None:
+        self.is_alive = False
+        await self._micro.stop()
+
+    async def report(self, **changes: Any) -> None:
+        fields: dict[str, Any] = {
+            "service": self.service,
+            "id": self.id,
+            "incarnation": self.incarnation,
+            "node": self.ref.node,
+            "node_incarnation": "n",
+            "state": "ready",
+            "model": MODEL,
+            "root": ROOT,
+            "kv_format": {},
+            "block_tokens": BLOCK_TOKENS,
+            "grid_tokens": BLOCK_TOKENS,
+            "block_bytes": 1,
+            "context_tokens": CONTEXT_TOKENS,
+            "running": 1,
+            **changes,
+        }
+        subject = subjects.report(self.service, self.id)
+        await self.cluster.bus.publish(subject, InstanceReport(**fields))
+
+    def _endpoint(self, name: str, request: Any, reply: Any, handler: Any) -> Endpoint[Any, Any]:
+        subject = subjects.instance(self.service, self.id, name)
+        return Endpoint(name, subject, request, reply, handler, name)
+
+    async def _on_ping(self, _: PingRequest) -> PingReply:
+        if self.is_silent:
+            await asyncio.Event().wait()
+        return PingReply(
+            service=self.service, id=self.id, incarnation=self.incarnation, state="ready"
+        )
+
+    async def _on_cancel(self, cancel: Cancel) -> Ok:
+        self.cancels.append(cancel.ref)
+        return Ok()
+
+    async def _on_run(self, run: Any) -> Ok:
+        self.runs.append(run)
+        work = self._prefill(run) if self.service == "prefill" else self._decode(run)
+        self.cluster.tasks.start_contained(work, name=f"fake {self.id}")
+        return Ok()
+
+    async def _prefill(self, run: PrefillRun) -> None:
+        await self.open.wait()
+        if self.dies_after == 0:
+            await self.die()
+            return
+        if self.error is not None:
+            await self._send(run, 0, [], error=self.error)
+            return
+        if not run.is_resume:
+            times = Times(queue_s=0.01, load_s=0.02, compute_s=0.03)
+            reuse = Reuse(prompt_tokens=9_999, local_tokens=16, remote_tokens=16, fetched_bytes=100)
+            await self._send(run, 0, self.cluster.answer[:1], times=times, reuse=reuse)
+        self.cluster.handed_over(run.ref)
+
+    async def _decode(self, run: DecodeRun) -> None:
+        await self.cluster.hand_over(run.ref)
+        await self.open.wait()
+        drops = self.drops if run.ref.attempt in self.drops_in_attempts else set[int]()
+        answer = self.cluster.answer[: run.sampling.max_tokens]
+        first = max(1, len(np.frombuffer(run.given_tokens, "<i4")))
+        for index in range(first, len(answer)):
+            if self.dies_after is not None and index >= self.dies_after:
+                await self.die()
+                return
+            await self.open.wait()
+            if index not in drops:
+                await self._send(run, index, answer[index : index + 1])
+        reason = "stop" if answer[-1] == EOS else "length"
+        reuse = Reuse(streamed_bytes=50, stream_s=0.5)
+        times = Times(handoff_s=0.04)
+        if len(answer) not in drops:
+            await self._send(run, len(answer), [], finish_reason=reason, times=times, reuse=reuse)
+
+    async def _send(
+        self, run: PrefillRun | DecodeRun, index: int, tokens: Any, **more: Any
+    ) -> None:
+        chunk = TokenChunk(ref=run.ref, stage=self.service, index=index, tokens=tokens, **more)
+        await self.cluster.bus.publish(run.reply_subject, chunk)
+        if self.cluster.repeats_chunks:
+            await self.cluster.bus.publish(run.reply_subject, chunk)
+
+
+class FakeCluster:
+    """One conductor that takes the first instances that are alive and not excluded."""
+
+    def __init__(self, bus: Bus, tasks: Tasks) -> None:
+        self.bus = bus
+        self.tasks = tasks
+        self.answer: list[int] = [*b"Hello, moon!", EOS]
+        self.instances: list[FakeInstance] = []
+        self.places: list[PlaceRequest] = []
+        self.bills: list[FinishedBill] = []
+        self.refusal: ErrorInfo | None = None
+        self.repeats_chunks = False
+        self._handovers: dict[str, asyncio.Event] = {}
+        self._micro = MicroService(bus, tasks, LOG)
+
+    async def start(self, num_each: int = 2) -> None:
+        await self._micro.start(
+            name="fake-conductor",
+            version="0.0.1",
+            description="fake",
+            metadata={},
+            endpoints=[
+                Endpoint("m", subjects.CONDUCTOR_MODELS, Empty, ModelsReply, self._models, "m"),
+                Endpoint("p", subjects.CONDUCTOR_PLACE, PlaceRequest, PlaceReply, self._place, "p"),
+            ],
+        )
+        await self.bus.subscribe(subjects.FINISHED_BILLS, FinishedBill, self.bills.append)
+        for number in range(num_each):
+            await self.add("prefill", f"p{number}")
+            await self.add("decode", f"d{number}")
+        await self.bus.flush()
+
+    async def stop(self) -> None:
+        await self._micro.stop()
+        for instance in self.instances:
+            if instance.is_alive:
+                await instance.die()
+
+    async def add(
+        self, service: Literal["prefill", "decode"], instance_id: str, incarnation: str = "i"
+    ) -> FakeInstance:
+        instance = FakeInstance(self, service, instance_id, f"{instance_id}-{incarnation}")
+        self.instances.append(instance)
+        await instance.start()
+        return instance
+
+    def get(self, instance_id: str) -> FakeInstance:
+        return next(one for one in self.instances if one.id == instance_id)
+
+    def handed_over(self, ref: RequestRef) -> None:
+        self._handovers.setdefault(ref.handle, asyncio.Event()).set()
+
+    async def hand_over(self, ref: RequestRef) -> None:
+        await self._handovers.setdefault(ref.handle, asyncio.Event()).wait()
+
+    async def _models(self, _: Empty) -> ModelsReply:
+        return ModelsReply(
+            models=[
+                ModelInfo(
+                    name=MODEL,
+                    root=ROOT,
+                    kv_format={},
+                    block_tokens=BLOCK_TOKENS,
+                    grid_tokens=BLOCK_TOKENS,
+                    context_tokens=CONTEXT_TOKENS,
+                    block_bytes=1,
+                )
+            ]
+        )
+
+    async def _place(self, request: PlaceRequest) -> PlaceReply:
+        self.places.append(request)
+        if self.refusal is not None:
+            return PlaceReply(refusal=self.refusal)
+        prefill = self._pick("prefill", request.prefill, request.exclude)
+        decode = self._pick("decode", request.decode, request.exclude)
+        if prefill is None or decode is None:
+            error = ErrorInfo(code=ErrorCode.NO_INSTANCE, message="nobody left", is_retryable=True)
+            return PlaceReply(refusal=error)
+        return PlaceReply(
+            placement=Placement(
+                prefill=prefill.ref,
+                decode=decode.ref,
+                local_blocks=0,
+                source=None,
+                predicted=PREDICTED,
+                policy="fake",
+            )
+        )
+
+    def _pick(self, service: str, wanted: str | None, exclude: list[str]) -> FakeInstance | None:
+        for one in self.instances:
+            is_free = one.is_alive and one.incarnation not in exclude
+            if one.service == service and is_free and wanted in (None, one.id):
+                return one
+        return None

@@ -1,0 +1,65 @@
+"""The bill of a request from what its stages say."""
+
+from services.gateway.life_events import StageReported
+from services.gateway.request_record import RequestRecord, bill_for_client, cached_from
+from shared.messages.bill import Reuse, Times
+from shared.messages.common import InstanceRef
+from shared.messages.conductor import Placement
+
+PREFILL = InstanceRef(id="p", incarnation="pi", node="a")
+DECODE = InstanceRef(id="d", incarnation="di", node="b")
+PLACEMENT = Placement(
+    prefill=PREFILL,
+    decode=DECODE,
+    local_blocks=0,
+    source=None,
+    predicted=Times(ttft_s=0.5),
+    policy="p",
+)
+
+
+def record(prompt_tokens: int = 100) -> RequestRecord:
+    made = RequestRecord(received_s=10.0, prompt_tokens=prompt_tokens)
+    made.note_placement(PLACEMENT)
+    made.num_attempts = 1
+    return made
+
+
+def test_stages_of_one_attempt_make_one_bill() -> None:
+    made = record()
+    prefill = Reuse(local_tokens=32, remote_tokens=16, fetched_bytes=7, transport="local")
+    decode = prefill.model_copy(update={"streamed_bytes": 5, "stream_s": 0.5})
+    made.note_stage(StageReported(0, "prefill", Times(compute_s=0.2), prefill))
+    made.note_tokens(1, 11.0)
+    made.note_tokens(2, 11.5)
+    made.note_stage(StageReported(0, "decode", Times(handoff_s=0.1), decode))
+    bill = made.bill(request_id="r", model="m")
+    assert bill is not None
+    assert bill.real == Times(compute_s=0.2, handoff_s=0.1, ttft_s=1.0, tbt_s=bill.real.tbt_s)
+    assert bill.output_tokens == 3
+    shown = bill_for_client(bill)
+    assert (shown["bytes_moved"], shown["cached_from"], shown["transfer_s"]) == (12, "mixed", 0.5)
+    assert shown["bill"]["predicted"]["ttft_s"] == 0.5
+    assert made.intervals_s == [0.5, 0.0]
+
+
+def test_cached_tokens_are_those_of_the_first_prefill_and_never_more_than_the_prompt() -> None:
+    made = record(prompt_tokens=40)
+    made.note_stage(StageReported(0, "prefill", None, Reuse(local_tokens=32, remote_tokens=32)))
+    made.note_stage(StageReported(1, "decode", None, Reuse(local_tokens=0, fetched_bytes=9)))
+    assert made.cached_tokens == 40
+    assert (made.reuse.local_tokens, made.reuse.remote_tokens) == (32, 8)
+    assert made.reuse.fetched_bytes == 9
+
+
+def test_a_request_that_was_never_placed_has_no_bill() -> None:
+    made = RequestRecord(received_s=0.0, prompt_tokens=1)
+    assert made.bill(request_id="r", model="m") is None
+    assert made.cached_tokens == 0
+
+
+def test_where_the_cache_was_has_four_names() -> None:
+    assert cached_from(Reuse()) == "none"
+    assert cached_from(Reuse(local_tokens=1)) == "local"
+    assert cached_from(Reuse(remote_tokens=1)) == "remote"
+    assert cached_from(Reuse(local_tokens=1, remote_tokens=1)) == "mixed"
