@@ -53,6 +53,9 @@ from shared.scheduling.vocabulary import (
 )
 
 
+MAX_GIVEN_UP = 1_024
+
+
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     policy: str = DEFAULT_POLICY
@@ -101,6 +104,7 @@ class ConductorCore:
         self._policies: dict[str, PlacementPolicy] = {}
         self._costs: dict[str, CostModel] = {}
         self._open: dict[int, _Open] = {}
+        self._given_up: dict[int, PlacementRequest] = {}
 
     # --- the machine ---------------------------------------------------------------------------
     def on_event(self, event: Event, now_s: float) -> list[Effect]:
@@ -188,7 +192,10 @@ class ConductorCore:
         """Choose and ask whoever is missing; nobody is asked when one role has nobody."""
         around = self._around(place.request.model, now_s, place)
         if "prefill" not in place.sides:
-            ranking = rank_prefills(place.request, place.matches, place.policy, around)
+            kept = place.sides.get("decode")
+            ranking = rank_prefills(
+                place.request, place.matches, place.policy, around, self._root_of(kept)
+            )
             if isinstance(ranking, Refusal):
                 return self._refuse(place, ranking)
             place.ranking, place.winner = ranking, ranking.candidates[0]
@@ -208,6 +215,11 @@ class ConductorCore:
         if decode is not None:
             effects.append(self._reserve(place, "decode", decode.view.key, now_s))
         return effects
+
+    def _root_of(self, decode: _Side | None) -> bytes | None:
+        """The format that a kept decode promise ties the placement to."""
+        seen = None if decode is None else self.view.find("decode", decode.key)
+        return None if seen is None else seen.view.root
 
     def _reserve(self, place: _Open, role: Role, key: InstanceKey, now_s: float) -> SendReserve:
         winner = place.winner
@@ -237,8 +249,11 @@ class ConductorCore:
         place = self._open.get(event.place_id)
         side = None if place is None else place.sides.get(event.role)
         if place is None or side is None or side.key != event.instance:
-            # Too late to be of use; given up already, its release was sent with that.
-            return []
+            # Too late to be of use. The release that was sent may have overtaken the promise.
+            request = self._given_up.get(event.place_id) if place is None else place.request
+            if not event.is_accepted or request is None:
+                return []
+            return [SendRelease(event.place_id, event.role, event.instance, request, "too late")]
         if event.is_accepted:
             self.view.answered(event.role, side.key, place.place_id)
             side.is_accepted = True
@@ -300,6 +315,10 @@ class ConductorCore:
     def _refuse(self, place: _Open, refusal: Refusal) -> list[Effect]:
         """Answer, and give back what was promised or asked for."""
         self._open.pop(place.place_id, None)
+        if place.sides:
+            self._given_up[place.place_id] = place.request
+            while len(self._given_up) > MAX_GIVEN_UP:
+                del self._given_up[next(iter(self._given_up))]
         effects: list[Effect] = []
         for role, side in sorted(place.sides.items()):
             self.view.withdraw(role, side.key, place.place_id)

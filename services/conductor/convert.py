@@ -1,0 +1,187 @@
+"""Between the wire and the words of the core, both ways. No decisions."""
+
+from shared.messages.bill import FinishedBill, Times
+from shared.messages.common import (
+    ErrorCode,
+    ErrorInfo,
+    FetchSource,
+    InstanceRef,
+    NodeRef,
+    RequestRef,
+)
+from shared.messages.conductor import Candidate as WireCandidate
+from shared.messages.conductor import Placement, PlaceReply, PlaceRequest
+from shared.messages.index import MatchReply
+from shared.messages.prefill import Cancel, Reserve
+from shared.messages.reports import InstanceReport
+from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
+from shared.scheduling.events import BillFinished
+from shared.scheduling.vocabulary import (
+    Candidate,
+    InstanceView,
+    NodeMatch,
+    PlacementDecision,
+    PlacementRequest,
+    PredictedTimes,
+    Refusal,
+    Source,
+)
+
+
+# --- in ----------------------------------------------------------------------------------------
+def view_of(report: InstanceReport) -> InstanceView:
+    return InstanceView(
+        role=report.service,
+        id=report.id,
+        incarnation=report.incarnation,
+        node=report.node,
+        node_incarnation=report.node_incarnation,
+        state=report.state,
+        model=report.model,
+        root=report.root,
+        kv_format=report.kv_format,
+        block_tokens=max(report.block_tokens, 1),
+        grid_tokens=max(report.grid_tokens, report.block_tokens, 1),
+        block_bytes=report.block_bytes,
+        context_tokens=report.context_tokens,
+        queued_requests=report.queued_requests,
+        queued_tokens=report.queued_tokens,
+        running=report.running,
+        free_tokens=report.free_tokens,
+        capacity_tokens=report.capacity_tokens,
+        context_in_batch_tokens=report.context_in_batch_tokens,
+        expected_start_s=report.expected_start_s,
+    )
+
+
+def request_of(message: PlaceRequest) -> PlacementRequest:
+    return PlacementRequest(
+        request_id=message.ref.request_id,
+        attempt=message.ref.attempt,
+        gateway=message.ref.gateway,
+        gateway_incarnation=message.ref.gateway_incarnation,
+        model=message.model,
+        num_tokens=message.num_tokens,
+        max_tokens=message.max_tokens,
+        chain=message.chain,
+        use_cache=message.cache == "on",
+        exclude=tuple(message.exclude),
+        prefill=message.prefill,
+        decode=message.decode,
+        policy=message.policy,
+        remaining_s=message.remaining_ms / 1e3,
+    )
+
+
+def matches_of(reply: MatchReply) -> tuple[NodeMatch, ...]:
+    return tuple(
+        NodeMatch(match.node.id, match.node.incarnation, match.num_blocks) for match in reply.nodes
+    )
+
+
+def bill_of(message: FinishedBill) -> BillFinished:
+    reuse, real = message.reuse, message.real
+    return BillFinished(
+        model=message.model,
+        num_tokens=reuse.prompt_tokens,
+        cached_tokens=reuse.cached_tokens,
+        compute_s=real.compute_s,
+        fetched_bytes=reuse.fetched_bytes,
+        fetch_s=reuse.fetch_s,
+        streamed_bytes=reuse.streamed_bytes,
+        stream_s=reuse.stream_s,
+        tbt_s=real.tbt_s,
+    )
+
+
+# --- out ---------------------------------------------------------------------------------------
+def ref_of(request: PlacementRequest) -> RequestRef:
+    return RequestRef(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        gateway=request.gateway,
+        gateway_incarnation=request.gateway_incarnation,
+    )
+
+
+def reserve_of(effect: SendReserve) -> Reserve:
+    request = effect.request
+    return Reserve(
+        ref=ref_of(request),
+        incarnation=effect.instance[1],
+        num_tokens=request.num_tokens,
+        max_tokens=request.max_tokens,
+        cached_tokens=effect.cached_tokens,
+        chain=request.chain if effect.role == "prefill" else b"",
+        source=_source(effect.source),
+        cache="on" if request.use_cache else "off",
+        ttl_ms=int(effect.ttl_s * 1e3),
+    )
+
+
+def cancel_of(effect: SendRelease) -> Cancel:
+    return Cancel(ref=ref_of(effect.request))
+
+
+def placed_reply(decision: PlacementDecision) -> PlaceReply:
+    winner = decision.winner
+    placement = Placement(
+        prefill=_instance(winner.prefill),
+        decode=_instance(decision.decode),
+        local_blocks=winner.local_blocks,
+        source=_source(winner.source),
+        decode_source=_source(decision.decode_source),
+        predicted=_times(decision.predicted),
+        policy=decision.policy,
+    )
+    return PlaceReply(
+        placement=placement,
+        losers=[_candidate(loser) for loser in decision.losers],
+        counts=dict(decision.counts),
+    )
+
+
+def refused_reply(effect: AnswerRefused) -> PlaceReply:
+    return PlaceReply(refusal=error_info(effect.refusal), counts=dict(effect.counts))
+
+
+def error_info(refusal: Refusal) -> ErrorInfo:
+    return ErrorInfo(
+        code=ErrorCode(refusal.code),
+        message=refusal.message,
+        field=refusal.field,
+        is_retryable=refusal.is_retryable,
+        retry_after_s=refusal.retry_after_s,
+    )
+
+
+def _candidate(candidate: Candidate) -> WireCandidate:
+    return WireCandidate(
+        prefill=_instance(candidate.prefill),
+        local_blocks=candidate.local_blocks,
+        remote_blocks=candidate.remote_blocks,
+        predicted=_times(candidate.predicted),
+        reason=candidate.reason,
+    )
+
+
+def _instance(view: InstanceView) -> InstanceRef:
+    return InstanceRef(id=view.id, incarnation=view.incarnation, node=view.node)
+
+
+def _source(source: Source | None) -> FetchSource | None:
+    if source is None:
+        return None
+    node = NodeRef(id=source.node, incarnation=source.incarnation)
+    return FetchSource(node=node, num_blocks=source.num_blocks)
+
+
+def _times(times: PredictedTimes) -> Times:
+    return Times(
+        queue_s=times.queue_s,
+        load_s=times.load_s,
+        compute_s=times.compute_s,
+        handoff_s=times.handoff_s,
+        ttft_s=times.ttft_s,
+        tbt_s=times.tbt_s,
+    )

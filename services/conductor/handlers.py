@@ -1,0 +1,151 @@
+"""Messages in, core calls, replies out."""
+
+from collections.abc import Callable
+from typing import Any
+
+from services.conductor import convert
+from services.conductor.driver import Driver
+from services.conductor.heard import Heard, models_of
+from shared.kv.ids import KEY_BYTES
+from shared.messages import subjects
+from shared.messages.bill import FinishedBill
+from shared.messages.common import Empty, ErrorCode
+from shared.messages.conductor import ModelsReply, PlaceReply, PlaceRequest, StateReply
+from shared.messages.index import MatchReply, MatchRequest
+from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
+from shared.runtime.bus import Bus
+from shared.runtime.errors import ServiceError
+from shared.runtime.micro import Endpoint
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.events import InstanceReported
+from shared.scheduling.vocabulary import NodeMatch, Refusal, Role
+
+MATCH_TIMEOUT_S = 0.02
+"""No answer of cache-index by then: nothing is cached."""
+
+
+class Handlers:
+    def __init__(
+        self,
+        conductor_id: str,
+        bus: Bus,
+        core: ConductorCore,
+        clock: Callable[[], float],
+    ) -> None:
+        self._id = conductor_id
+        self._bus = bus
+        self._core = core
+        self._clock = clock
+        self._instances: Heard[InstanceReport] = Heard()
+        self._nodes: Heard[NodeReport] = Heard()
+        self._gateways: Heard[GatewayReport] = Heard()
+        self.driver: Driver | None = None
+
+    # --- plain subscriptions -------------------------------------------------------------------
+    def on_instance(self, report: InstanceReport) -> None:
+        self._instances.hear(report, self._clock())
+        self._feed(InstanceReported(convert.view_of(report)))
+
+    def on_node(self, report: NodeReport) -> None:
+        self._nodes.hear(report, self._clock())
+
+    def on_gateway(self, report: GatewayReport) -> None:
+        self._gateways.hear(report, self._clock())
+
+    def on_bill(self, bill: FinishedBill) -> None:
+        self._feed(convert.bill_of(bill))
+
+    def on_gone(self, role: Role, instance_id: str, incarnation: str) -> None:
+        self._instances.forget(role, instance_id, incarnation)
+
+    def _feed(self, event: Any) -> None:
+        assert self.driver is not None
+        self.driver.feed(event)
+
+    # --- questions -----------------------------------------------------------------------------
+    async def place(self, message: PlaceRequest) -> PlaceReply:
+        assert self.driver is not None
+        matches = await self._match(message)
+        return await self.driver.place(convert.request_of(message), matches)
+
+    async def explain(self, message: PlaceRequest) -> PlaceReply:
+        matches = await self._match(message)
+        outcome = self._core.explain(convert.request_of(message), matches, self._clock())
+        if isinstance(outcome, Refusal):
+            return PlaceReply(refusal=convert.error_info(outcome))
+        return convert.placed_reply(outcome)
+
+    async def _match(self, message: PlaceRequest) -> tuple[NodeMatch, ...]:
+        """What is cached where; nothing when no cache-index answers at once."""
+        if len(message.chain) % KEY_BYTES:
+            raise ServiceError(
+                ErrorCode.BAD_REQUEST,
+                f"chain: {len(message.chain)} bytes are no whole keys of {KEY_BYTES}",
+                field="chain",
+            )
+        root = next((m.root for m in self._models() if m.name == message.model), None)
+        if message.cache == "off" or not message.chain or root is None:
+            return ()
+        try:
+            reply = await self._bus.request(
+                subjects.INDEX_MATCH,
+                MatchRequest(root=root, chain=message.chain),
+                MatchReply,
+                timeout_s=MATCH_TIMEOUT_S,
+            )
+        except ServiceError:
+            return ()
+        return convert.matches_of(reply)
+
+    def _models(self) -> list[Any]:
+        return models_of(self._instances.current(self._clock()))
+
+    async def models(self, _: Empty) -> ModelsReply:
+        return ModelsReply(models=self._models())
+
+    async def state(self, _: Empty) -> StateReply:
+        now_s = self._clock()
+        return StateReply(
+            conductor=self._id,
+            instances=self._instances.current(now_s),
+            nodes=self._nodes.current(now_s),
+            gateways=self._gateways.current(now_s),
+            models=self._models(),
+        )
+
+    def endpoints(self) -> list[Endpoint[Any, Any]]:
+        return [
+            Endpoint(
+                "place",
+                subjects.CONDUCTOR_PLACE,
+                PlaceRequest,
+                PlaceReply,
+                self.place,
+                "Where an attempt shall run; room is promised",
+                max_running=4_096,
+            ),
+            Endpoint(
+                "explain",
+                subjects.CONDUCTOR_EXPLAIN,
+                PlaceRequest,
+                PlaceReply,
+                self.explain,
+                "What place would decide; promises nothing",
+            ),
+            Endpoint(
+                "state",
+                subjects.CONDUCTOR_STATE,
+                Empty,
+                StateReply,
+                self.state,
+                "Everybody this conductor hears",
+            ),
+            Endpoint(
+                "models",
+                subjects.CONDUCTOR_MODELS,
+                Empty,
+                ModelsReply,
+                self.models,
+                "Models that ready instances serve",
+            ),
+        ]

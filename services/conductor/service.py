@@ -1,0 +1,60 @@
+"""Composition root of a conductor."""
+
+import logging
+import random
+import secrets
+
+from services.conductor.driver import Driver
+from services.conductor.handlers import Handlers
+from services.conductor.journal_file import JournalFile
+from services.conductor.settings import ConductorSettings
+from shared.messages import subjects
+from shared.messages.bill import FinishedBill
+from shared.messages.reports import LEASE_S, GatewayReport, InstanceReport, NodeReport
+from shared.runtime.clock import monotonic_s
+from shared.runtime.lifecycle import Context
+from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+
+
+class ConductorService:
+    def __init__(self, settings: ConductorSettings) -> None:
+        self._settings = settings
+        self._log = logging.getLogger("moonpool.conductor")
+        self._driver: Driver | None = None
+        self._journal: JournalFile | None = None
+
+    async def start(self, context: Context[ConductorSettings]) -> None:
+        settings, bus = self._settings, context.bus
+        seed = secrets.randbits(32)
+        core_settings = CoreSettings(
+            policy=settings.policy,
+            balancing_threshold=settings.balancing_threshold,
+            lease_s=LEASE_S,
+        )
+        core = ConductorCore(core_settings, random.Random(seed))
+        if settings.journal is not None:
+            header = f"# seed {seed}, {core_settings}"
+            self._journal = JournalFile(settings.journal, header)
+            context.tasks.start_soon(self._journal.run(), name="journal")
+        handlers = Handlers(context.id, bus, core, monotonic_s)
+        self._driver = handlers.driver = Driver(
+            core, bus, context.tasks, monotonic_s, handlers.on_gone, self._journal, self._log
+        )
+        for role in ("prefill", "decode"):
+            await bus.subscribe(subjects.report(role, "*"), InstanceReport, handlers.on_instance)
+        await bus.subscribe(subjects.report("transfer", "*"), NodeReport, handlers.on_node)
+        await bus.subscribe(subjects.report("gateway", "*"), GatewayReport, handlers.on_gateway)
+        await bus.subscribe(subjects.FINISHED_BILLS, FinishedBill, handlers.on_bill)
+        await context.serve(handlers.endpoints(), metadata={"policy": settings.policy})
+        context.state = "ready"
+
+    async def drain(self) -> None:
+        """Placements end by themselves within a second; the micro service stops after this."""
+        if self._driver is not None:
+            await self._driver.idle()
+
+    async def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+        if self._journal is not None:
+            await self._journal.flush()
