@@ -39,6 +39,8 @@ class KvIntake:
         self._own = own
         self._arrived = [0] * len(own.slots)
         """A bit for each layer of each own block."""
+        self._sealed = Blocks()
+        """The leading own blocks that are verified and no longer written."""
         self.moved_bytes = 0
         self.seconds = 0.0
         self.transport = "none"
@@ -70,22 +72,18 @@ class KvIntake:
                 is_retryable=True,
             )
         try:
-            own = await self._pull_and_seal(handoff)
+            await self._pull_and_seal(handoff)
         except ServiceError as error:
             if error.code == ErrorCode.POOL_LOST:
                 raise
             log.warning("%s: pulling all blocks once more: %s", self._handle, error)
             self._arrived = [0] * len(self._own.slots)
-            own = await self._once_more(handoff)
-        return Blocks(
-            slots=[*self._prefix.slots, *own.slots],
-            generations=[*self._prefix.generations, *own.generations],
-            checksums=[*self._prefix.checksums, *own.checksums],
-        )
+            await self._once_more(handoff)
+        return _joined(self._prefix, self._sealed)
 
-    async def _once_more(self, handoff: Handoff) -> Blocks:
+    async def _once_more(self, handoff: Handoff) -> None:
         try:
-            return await self._pull_and_seal(handoff)
+            await self._pull_and_seal(handoff)
         except ServiceError as error:
             raise ServiceError(
                 ErrorCode.KV_LOST,
@@ -93,23 +91,24 @@ class KvIntake:
                 is_retryable=True,
             ) from error
 
-    async def _pull_and_seal(self, handoff: Handoff) -> Blocks:
-        own = handoff.blocks[self._first_own :]
+    async def _pull_and_seal(self, handoff: Handoff) -> None:
+        own = handoff.blocks[self._first_own + len(self._sealed.slots) :]
         items = [item for block in own for item in self._items(block, self._all_layers)]
         await self._pull(handoff.node, items)
         num_keyed = 0
         if self._run.cache == "on":
             num_keys = block_keys.num_keys(self._run.chain)
             num_keyed = sum(block.is_sealed and block.index < num_keys for block in own)
-        chain = block_keys.take(self._run.chain, self._first_own + num_keyed)
-        keyed = await self._seal(own[:num_keyed], chain)
-        return _joined(keyed, await self._seal(own[num_keyed:], b""))
+        if num_keyed:
+            await self._seal(
+                own[:num_keyed], block_keys.take(self._run.chain, own[0].index + num_keyed)
+            )
+        if own[num_keyed:]:
+            await self._seal(own[num_keyed:], b"")
 
-    async def _seal(self, blocks: list[KvBlock], chain: bytes) -> Blocks:
+    async def _seal(self, blocks: list[KvBlock], chain: bytes) -> None:
         """The checksum of the sender proves the arrival."""
-        if not blocks:
-            return Blocks()
-        return await self._pool.seal(
+        sealed = await self._pool.seal(
             self._handle,
             blocks[0].index,
             chain,
@@ -124,6 +123,7 @@ class KvIntake:
                 for block in blocks
             ],
         )
+        self._sealed = _joined(self._sealed, sealed)
 
     def _is_own(self, index: int) -> bool:
         return 0 <= index - self._first_own < len(self._own.slots)

@@ -29,6 +29,10 @@ class WorkerParts:
     def context_tokens(self) -> int:
         return self.loaded.config.max_positions
 
+    def room(self, num_tokens: int, max_tokens: int) -> int:
+        """Tokens of device cache for prompt and answer."""
+        return min(num_tokens + max_tokens, self.context_tokens)
+
     def check_addressee(self, incarnation: str) -> None:
         """Refuses what was meant for an earlier incarnation of this process."""
         if incarnation != self.context.incarnation:

@@ -33,9 +33,10 @@ class PoolSession:
         return self._slots
 
     def close(self) -> None:
-        """Detach. The memory is unmapped when no engine holds the tensor any more."""
-        self._slots = None
-        self.client.close()
+        """Detach, once. The memory is unmapped when no engine holds the tensor any more."""
+        if self._slots is not None:
+            self._slots = None
+            self.client.close()
 
 
 def geometry_of(layout: KvLayout) -> KvGeometry:

@@ -21,6 +21,7 @@ from shared.messages.common import (
     ErrorInfo,
     FetchSource,
     InstanceRef,
+    NodeRef,
     Ok,
     RequestRef,
     Sampling,
@@ -90,11 +91,14 @@ class Worker:
 
     @property
     def ref(self) -> InstanceRef:
-        session = self.service._session
-        assert session is not None
         return InstanceRef(
-            id=self.context.id, incarnation=self.context.incarnation, node=session.node.id
+            id=self.context.id, incarnation=self.context.incarnation, node=self.node.id
         )
+
+    @property
+    def node(self) -> NodeRef:
+        assert self.service._session is not None
+        return self.service._session.node
 
     @property
     def loop(self) -> PrefillLoop | DecodeLoop:
@@ -112,7 +116,7 @@ class Worker:
     @property
     def device_tokens(self) -> int:
         """Of decode's cache, taken now."""
-        return self.loop._engine.used_tokens if isinstance(self.loop, DecodeLoop) else 0
+        return self.loop._work.used_tokens if isinstance(self.loop, DecodeLoop) else 0
 
 
 class WorkerBench:
@@ -240,12 +244,25 @@ class WorkerBench:
         )
         return answer
 
+    async def submit_decode_alone(
+        self, tokens: Tokens, prefill: InstanceRef, decode: Worker
+    ) -> Answer:
+        """Decode expects KV of a prefill instance that the test plays or kills."""
+        answer = Answer(self.new_ref())
+        reply_subject = subjects.gateway_tokens(self.gateway, answer.ref.request_id, 0)
+        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk)
+        await self.reserve(decode, answer.ref, tokens)
+        await self.run_alone(
+            decode, tokens, answer.ref, prefill, decode, reply_subject=reply_subject
+        )
+        return answer
+
     async def run_alone(
         self,
         worker: Worker,
         tokens: Tokens,
         ref: RequestRef,
-        prefill: Worker,
+        prefill: Worker | InstanceRef,
         decode: Worker,
         *,
         given: Sequence[int] = (),
@@ -266,7 +283,10 @@ class WorkerBench:
         if worker.context.service == "decode":
             given_tokens = np.asarray(given, dtype="<i4").tobytes()
             message = DecodeRun(
-                num_tokens=len(tokens), prefill=prefill.ref, given_tokens=given_tokens, **fields
+                num_tokens=len(tokens),
+                prefill=prefill if isinstance(prefill, InstanceRef) else prefill.ref,
+                given_tokens=given_tokens,
+                **fields,
             )
         else:
             message = PrefillRun(

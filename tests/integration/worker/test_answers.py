@@ -66,8 +66,8 @@ async def test_without_cache_nothing_is_read_and_nothing_is_published(nodes: Two
         off = await (await nodes.bench.submit(tokens, nodes.prefill, decode, cache="off")).done()
         assert off.text == expected
         assert off.reuse.cached_tokens == 0
-    assert nodes.a.pool.counts.free == nodes.b.pool.counts.free == NUM_SLOTS
     await nodes.nothing_is_held()
+    assert nodes.a.pool.counts.free == nodes.b.pool.counts.free == NUM_SLOTS
 
 
 async def test_requests_in_one_batch_give_what_each_gives_alone(nodes: TwoNodes) -> None:

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from shared.messages.common import ErrorCode, Sampling
-from shared.worker.prefix import Prefix
 from tests.support.deadline import until
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
 from tests.support.worker_bench import chain_of, prompt, reference_answer
@@ -128,7 +127,7 @@ async def test_draining_finishes_what_runs_and_hands_back_the_rest(nodes: TwoNod
     await until(lambda: len(answer.tokens) > 1, what="some tokens")
     nodes.decode.context.state = "draining"
     await nodes.decode.service.drain()
-    assert answer.finish_reason == "length"
+    assert (await answer.done()).finish_reason == "length"
     gate = nodes.a.gate("seal")
     stuck = await nodes.bench.submit(prompt(700), nodes.prefill, nodes.far_decode)
     async with asyncio.timeout(5):
@@ -143,7 +142,3 @@ async def test_draining_finishes_what_runs_and_hands_back_the_rest(nodes: TwoNod
     assert (stuck.error.code, stuck.error.is_retryable) == (ErrorCode.DRAINING, True)
     await nodes.bench.cancel(stuck.ref)
     await nodes.nothing_is_held()
-
-
-def test_an_empty_prefix_is_no_hit() -> None:
-    assert Prefix().num_blocks == 0

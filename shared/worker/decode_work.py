@@ -1,0 +1,161 @@
+"""One request's way: its KV into the device cache, into the batch, its last chunk."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from shared.engine.decode import DecodeEngine
+from shared.messages.bill import Reuse, Times
+from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.decode import Handoff, HandoffReply
+from shared.messages.pool import AllocateReply
+from shared.runtime.errors import ServiceError
+from shared.scheduling.slo import tbt_s
+from shared.worker.decode_batch import DecodeBatch, Sequence
+from shared.worker.decode_job import DecodeJob
+from shared.worker.kv_intake import KvIntake
+from shared.worker.parts import WorkerParts
+from shared.worker.prefix import hold_prefix
+from shared.worker.slot_wait import allocate_when_free
+
+log = logging.getLogger("moonpool.worker")
+
+
+class DecodeWork:
+    """Owns the device cache and the batch; each call serves one job."""
+
+    def __init__(self, parts: WorkerParts, on_arrived: Callable[[DecodeJob], None]) -> None:
+        self._parts = parts
+        self._on_arrived = on_arrived
+        loaded = parts.loaded
+        self._engine = DecodeEngine(
+            loaded.model, loaded.layout, parts.context.settings.decode_tokens
+        )
+        self.batch = DecodeBatch(
+            self._engine, parts.compute, loaded.config.eos_token_ids, parts.context_tokens
+        )
+        self._slot_line = asyncio.Lock()
+
+    @property
+    def used_tokens(self) -> int:
+        return self._engine.used_tokens
+
+    async def serve(self, job: DecodeJob) -> None:
+        """From the run to the last token; whatever fails is raised."""
+        if job.is_same_node:
+            handoff, moved = await self._read_in_place(job)
+        else:
+            handoff, moved = await self._bring_here(job)
+        self._on_arrived(job)
+        await self._release(job)
+        answer = job.given_tokens or [handoff.first_token]
+        sequence = Sequence(job.handle, job.run.num_tokens, job.run.sampling, answer, job.sender)
+        self.batch.join(sequence)
+        job.reply = moved
+        job.settled.set()
+        self._parts.poke()
+        await sequence.ended.wait()
+        if sequence.failure is not None:
+            raise sequence.failure
+        await self._send_last(job, handoff, moved, sequence)
+
+    async def _read_in_place(self, job: DecodeJob) -> tuple[Handoff, HandoffReply]:
+        """Prefill is on this node: its slots are read where they are."""
+        handoff = await job.wait_handoff()
+        if handoff.node != job.session.node:
+            raise ServiceError(
+                ErrorCode.KV_LOST,
+                f"the KV is in another incarnation of node {handoff.node.id}",
+                is_retryable=True,
+            )
+        slots = [block.slot for block in handoff.blocks]
+        await self._load(job, slots, [block.generation for block in handoff.blocks])
+        return handoff, HandoffReply()
+
+    async def _bring_here(self, job: DecodeJob) -> tuple[Handoff, HandoffReply]:
+        """Prefill is elsewhere: what the own pool has not is pulled while prefill computes."""
+        run, pool = job.run, job.session.client
+        chain = run.chain if run.cache == "on" else b""
+        prefix = await hold_prefix(pool, job.ref, chain, run.source, job.remaining_s)
+        num_own = self._parts.grid.num_blocks(run.num_tokens) - prefix.num_blocks
+        own = AllocateReply(slots=[], generations=[])
+        if num_own:
+            async with self._slot_line:
+                own = await allocate_when_free(pool, job.handle, num_own)
+        num_layers = self._parts.loaded.config.num_layers
+        intake = KvIntake(pool, run, self._parts.grid, num_layers, prefix, own)
+        while (hints := await job.next_hints()) is not None:
+            await intake.pull_hinted(hints)
+        handoff = await job.wait_handoff()
+        blocks = await intake.complete(handoff)
+        await self._load(job, blocks.slots, blocks.generations)
+        moved_bytes = intake.moved_bytes + prefix.fetched_bytes
+        return handoff, HandoffReply(
+            streamed_bytes=moved_bytes, stream_s=intake.seconds + prefix.fetch_s
+        )
+
+    async def _load(self, job: DecodeJob, slots: list[int], generations: list[int]) -> None:
+        """Into the device cache, block by block, so that steps of the batch come between."""
+        engine, grid, compute = self._engine, self._parts.grid, self._parts.compute
+        pool, num_tokens = job.session.slots, job.run.num_tokens
+        room = self._parts.room(num_tokens, job.run.sampling.max_tokens)
+
+        def add() -> None:
+            engine.add(job.handle, room)
+            job.is_in_engine = True
+
+        def load(index: int) -> None:
+            valid_tokens = grid.valid_tokens(index, num_tokens)
+            engine.load_block(
+                job.handle, pool, slots[index], index * grid.block_tokens, valid_tokens
+            )
+
+        if len(slots) != grid.num_blocks(num_tokens):
+            raise ServiceError(
+                ErrorCode.KV_LOST,
+                f"the hand-over names {len(slots)} blocks of {grid.num_blocks(num_tokens)}",
+                is_retryable=True,
+            )
+        await compute.run(add)
+        for index in range(len(slots)):
+            await compute.run(partial(load, index))
+        if not job.session.client.generations_hold(slots, generations):
+            raise ServiceError(
+                ErrorCode.KV_LOST, "blocks changed while they were loaded", is_retryable=True
+            )
+
+    async def _send_last(
+        self, job: DecodeJob, handoff: Handoff, moved: HandoffReply, sequence: Sequence
+    ) -> None:
+        joined_s = sequence.token_times_s[0]
+        reuse: Reuse = handoff.reuse.model_copy(
+            update={"streamed_bytes": moved.streamed_bytes, "stream_s": moved.stream_s}
+        )
+        await job.sender.send(
+            sequence.unsent,
+            finish_reason=sequence.finish,
+            times=Times(handoff_s=joined_s - job.handoff_s, tbt_s=tbt_s(sequence.token_times_s)),
+            reuse=reuse,
+        )
+
+    async def clean_up(self, job: DecodeJob) -> None:
+        """Out of the batch, the pool and the device cache, in whatever of them it is."""
+        self.batch.leave(job.handle)
+        job.settled.set()
+        await self._release(job)
+        await self._parts.compute.run(lambda: self._leave_engine(job))
+
+    async def tell(self, job: DecodeJob, error: ErrorInfo) -> None:
+        await job.sender.send(error=error)
+
+    async def _release(self, job: DecodeJob) -> None:
+        try:
+            await job.session.client.release(job.handle)
+        except ServiceError as error:
+            log.debug("%s: released with its pool: %s", job.handle, error)
+
+    def _leave_engine(self, job: DecodeJob) -> None:
+        if job.is_in_engine:
+            self._engine.remove(job.handle)
+            job.is_in_engine = False

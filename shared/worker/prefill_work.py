@@ -1,0 +1,163 @@
+"""One prompt's way: prefix, computation, token 0, hand-over. Knows nothing of other prompts."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.engine.prefill import PrefillEngine
+from shared.kv import block_keys
+from shared.messages import subjects
+from shared.messages.bill import Reuse, Times
+from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.decode import Handoff, KvBlock
+from shared.messages.prefill import Cancel, PrefillRun
+from shared.runtime.errors import ServiceError
+from shared.worker.announcer import KvAnnouncer
+from shared.worker.handover import hand_over
+from shared.worker.parts import WorkerParts, pool_lost
+from shared.worker.pool_session import PoolSession
+from shared.worker.prefill_job import PrefillJob
+from shared.worker.prefill_pass import Computed, PassTools, PrefillPass, StaleBlocksError
+from shared.worker.prefix import Prefix, hold_prefix
+from shared.worker.sampling import finish_reason, params_of
+from shared.worker.token_sender import TokenSender
+
+log = logging.getLogger("moonpool.worker")
+
+
+class PrefillWork:
+    """Owns the engine on the pool of now; each call serves one job."""
+
+    def __init__(
+        self, parts: WorkerParts, tools: PassTools, leave_queue: Callable[[PrefillJob], None]
+    ) -> None:
+        self._parts = parts
+        self._tools = tools
+        self._bus = parts.context.bus
+        self._leave_queue = leave_queue
+        self._announcer = KvAnnouncer(self._bus)
+        self._engine: PrefillEngine | None = None
+
+    def start(self) -> None:
+        self._parts.context.tasks.start_soon(self._announcer.run(), name="kv announcer")
+
+    def open(self, session: PoolSession) -> None:
+        loaded = self._parts.loaded
+        self._engine = PrefillEngine(loaded.model, session.slots, loaded.layout, loaded.grid_tokens)
+
+    def close(self) -> None:
+        """Let go of the pool's memory; no job may be left."""
+        self._engine = None
+
+    async def serve(self, job: PrefillJob) -> None:
+        """From the reservation to the answer of decode; whatever fails is raised."""
+        await self._hold(job)
+        run = await job.run
+        num_hit = self._hit_tokens(job, await self._hold(job))
+        self._tools.queue.loaded(job.handle, job.num_tokens - num_hit)
+        self._tools.turns.changed()
+        computed = await self._compute(job, run)
+        self._leave_queue(job)
+        times = Times(
+            queue_s=computed.queue_s, load_s=computed.prefix.load_s, compute_s=computed.compute_s
+        )
+        reuse = self._reuse(job, computed)
+        if not run.is_resume and await self._send_first(job, run, computed, times, reuse):
+            return
+        handoff = Handoff(
+            ref=job.ref,
+            node=job.session.node,
+            blocks=computed.blocks,
+            first_token=computed.first_token,
+            times=times,
+            reuse=reuse,
+        )
+        await hand_over(self._bus, job, run.decode, handoff)
+
+    async def _hold(self, job: PrefillJob) -> Prefix:
+        """The cached prefix: fetched when reserved, held again when it was given up."""
+        if job.cache == "off":
+            return Prefix()
+        if job.prefix is None:
+            max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
+            chain = block_keys.take(job.chain, max_blocks)
+            job.prefix = await hold_prefix(
+                job.session.client, job.ref, chain, job.source, job.remaining_s
+            )
+        return job.prefix
+
+    async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
+        """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
+        tokens = np.frombuffer(run.tokens, dtype="<i4").astype(np.int32, copy=False)
+        for _ in range(2):
+            try:
+                return await self._new_pass(job, run, tokens).compute(lambda: self._hold(job))
+            except StaleBlocksError:
+                log.warning("%s: blocks changed while they were read, computing anew", job.handle)
+                await job.session.client.release(job.handle)
+                job.prefix = Prefix()
+        raise ServiceError(
+            ErrorCode.KV_LOST, "the prompt's blocks changed while it ran", is_retryable=True
+        )
+
+    def _new_pass(
+        self, job: PrefillJob, run: PrefillRun, tokens: npt.NDArray[np.int32]
+    ) -> PrefillPass:
+        if self._engine is None:
+            raise pool_lost()
+        node = job.session.node
+
+        def on_layers(blocks: list[KvBlock], layers: tuple[int, int]) -> None:
+            if run.decode.node != node.id:
+                self._announcer.announce(run.decode, job.ref, node, blocks, layers)
+
+        return PrefillPass(
+            self._tools, self._engine, job, tokens, params_of(run.sampling), on_layers
+        )
+
+    async def _send_first(
+        self, job: PrefillJob, run: PrefillRun, computed: Computed, times: Times, reuse: Reuse
+    ) -> bool:
+        """Token 0 to the gateway. True when the answer ends with it: decode is let go."""
+        finish = finish_reason(
+            run.sampling,
+            self._parts.loaded.config.eos_token_ids,
+            token=computed.first_token,
+            num_given=1,
+            num_tokens=job.num_tokens,
+            context_tokens=self._parts.context_tokens,
+        )
+        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+        await job.sender.send(
+            [computed.first_token], finish_reason=finish, times=times, reuse=reuse
+        )
+        if finish is not None:
+            subject = subjects.instance("decode", run.decode.id, "cancel")
+            await self._bus.publish(subject, Cancel(ref=job.ref))
+        return finish is not None
+
+    def _hit_tokens(self, job: PrefillJob, prefix: Prefix) -> int:
+        grid = self._parts.grid
+        return grid.hit_blocks(prefix.num_blocks, job.num_tokens) * grid.block_tokens
+
+    def _reuse(self, job: PrefillJob, computed: Computed) -> Reuse:
+        prefix = computed.prefix
+        local_blocks = min(prefix.num_local, computed.hit_blocks)
+        block_tokens = self._parts.grid.block_tokens
+        return Reuse(
+            prompt_tokens=job.num_tokens,
+            local_tokens=local_blocks * block_tokens,
+            remote_tokens=(computed.hit_blocks - local_blocks) * block_tokens,
+            fetched_bytes=prefix.fetched_bytes,
+            fetch_s=prefix.fetch_s,
+            transport=prefix.transport,
+        )
+
+    async def tell(self, job: PrefillJob, error: ErrorInfo) -> None:
+        """The gateway hears of a failure once it has sent the run."""
+        if job.run.done() and not job.run.cancelled():
+            run = job.run.result()
+            sender = job.sender or TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+            await sender.send(error=error)
