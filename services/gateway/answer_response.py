@@ -48,7 +48,7 @@ class AnswerResponse(Response):
     async def _write_whole(self, send: Send, scope: Scope) -> None:
         try:
             pieces = [piece async for piece in self._answer.pieces()]
-            response = JSONResponse(self._builder.whole(pieces))
+            response: Response = JSONResponse(self._builder.whole(pieces))
         except ApiError as error:
             response = error_response(error)
         await response(scope, _no_more, send)
@@ -86,8 +86,14 @@ class AnswerResponse(Response):
         )
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+def error_response(error: ApiError) -> Response:
+    """In ASCII: what a client sent and is told back may be half a character."""
+    return Response(
+        json.dumps(error.body),
+        status_code=error.status,
+        headers=error.headers,
+        media_type="application/json",
+    )
 
 
 def _event(content: dict[str, Any]) -> bytes:

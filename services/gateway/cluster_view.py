@@ -44,8 +44,13 @@ class ClusterView:
         key = (report.service, report.id)
         if key not in self._reports:
             self._reports = {k: v for k, v in self._reports.items() if now_s - v[1] < FORGET_S}
+        before = self._reports.get(key)
         self._reports[key] = (report, now_s)
-        if report.model == self._model_name and report.state == "ready":
+        is_news = before is None or (before[0].incarnation, before[0].state) != (
+            report.incarnation,
+            report.state,
+        )
+        if is_news and report.model == self._model_name and report.state == "ready":
             known = self.model
             if known is None or report.root != known.root:
                 self._changed.set()

@@ -35,6 +35,12 @@ _TYPE: dict[int, str] = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
+# What the cluster calls a thing, as the client wrote it.
+_PARAM: dict[str, str] = {
+    "prefill": "placement.prefill",
+    "decode": "placement.decode",
+    "num_tokens": "max_tokens",
+}
 DEFAULT_RETRY_AFTER_S = 1.0
 
 
@@ -60,10 +66,11 @@ class ApiError(Exception):
     @classmethod
     def from_info(cls, info: ErrorInfo) -> "ApiError":
         """The HTTP form of a failure inside the cluster."""
+        is_passing = info.code == ErrorCode.INTERNAL and info.is_retryable
         return cls(
-            _STATUS[info.code],
+            503 if is_passing else _STATUS[info.code],
             info.message,
-            param=info.field,
+            param=_PARAM.get(info.field, info.field) if info.field is not None else None,
             code=_OPENAI_CODE.get(info.code, str(info.code)),
             retry_after_s=info.retry_after_s,
         )

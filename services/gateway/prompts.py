@@ -61,7 +61,7 @@ class PromptMaker:
                 text = self._model.chat_template.render(messages)
             except ChatTemplateError as error:
                 raise bad_request("messages", str(error)) from None
-            ids = self._model.tokenizer.encode(text)
+            ids = self._encode(text, "messages", add_special_tokens=False)
             return self._finish(ids, body.answer_limit, model, is_chat=True)
 
         return await self._in_thread(make)
@@ -69,7 +69,10 @@ class PromptMaker:
     async def completion(self, body: CompletionBody, model: ModelInfo) -> Prompt:
         def make() -> Prompt:
             given = body.prompt
-            ids = self._model.tokenizer.encode(given) if isinstance(given, str) else given
+            if isinstance(given, str):
+                ids = self._encode(given, "prompt", add_special_tokens=True)
+            else:
+                ids = given
             if not ids:
                 raise bad_request("prompt", "Invalid 'prompt': it has no tokens")
             vocab_size = self._model.config.vocab_size
@@ -83,6 +86,12 @@ class PromptMaker:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            return self._model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except ValueError as error:
+            raise bad_request(param, f"Invalid '{param}': {error}") from None
 
     async def _in_thread(self, make: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)

@@ -100,7 +100,8 @@ class RequestDriver:
                 start(self._place(effect), name=f"place {self._job.request_id}")
             case StartRun(placement=placement):
                 self._record.note_placement(placement)
-                self._trace.say("placed", attempt=effect.attempt, **placement.model_dump())
+                if self._trace.is_on:
+                    self._trace.say("placed", attempt=effect.attempt, **placement.model_dump())
                 self._hold("prefill", placement.prefill)
                 self._hold("decode", placement.decode)
                 start(self._run(effect), name=f"run {self._job.request_id}")

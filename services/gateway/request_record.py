@@ -1,11 +1,11 @@
 """What one request cost, as it becomes known, and the bill made of it. Pure."""
 
-from itertools import pairwise
 from typing import Any
 
 from services.gateway.life_events import Stage, StageReported
 from shared.messages.bill import FinishedBill, Reuse, Times
 from shared.messages.conductor import Placement
+from shared.scheduling import slo
 
 
 class RequestRecord:
@@ -37,7 +37,7 @@ class RequestRecord:
     @property
     def ttft_s(self) -> float:
         """From the whole request to token 0."""
-        return self._given_s[0] - self._received_s if self._given_s else 0.0
+        return slo.ttft_s(self._received_s, self._given_s[0]) if self._given_s else 0.0
 
     @property
     def cached_tokens(self) -> int:
@@ -90,6 +90,7 @@ class RequestRecord:
             update={
                 "handoff_s": decode.handoff_s if decode is not None else 0.0,
                 "ttft_s": self.ttft_s,
+                "tbt_s": slo.tbt_s(self._given_s),
             }
         )
         return FinishedBill(
@@ -103,11 +104,6 @@ class RequestRecord:
             reuse=self.reuse,
             output_tokens=len(self._given_s),
         )
-
-    @property
-    def intervals_s(self) -> list[float]:
-        """Times between tokens; the first starts at token 0."""
-        return [later - earlier for earlier, later in pairwise(self._given_s)]
 
 
 def bill_for_client(bill: FinishedBill) -> dict[str, Any]:

@@ -21,10 +21,10 @@ class RequestTrace:
         self._subject = subjects.trace(name)
         self._request_id = request_id
         self._start_s = start_s
-        self._is_on = is_on
+        self.is_on = is_on
 
     def say(self, event: str, **details: Any) -> None:
-        if not self._is_on:
+        if not self.is_on:
             return
         message = TraceEvent(
             request_id=self._request_id,
@@ -38,4 +38,4 @@ class RequestTrace:
         try:
             await self._bus.publish(self._subject, message, as_json=True)
         except ServiceError:
-            self._is_on = False  # cut off: a trace is worth no waiting
+            self.is_on = False  # cut off: a trace is worth no waiting

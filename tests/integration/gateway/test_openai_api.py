@@ -184,6 +184,20 @@ async def test_a_prompt_beyond_the_context_is_refused_with_the_counts(rig: Rig) 
     assert "600 tokens" in message
 
 
+@pytest.mark.parametrize(
+    ("field", "raw"),
+    [
+        ("model", b'{"model": "\\ud800", "messages": [{"role": "user", "content": "a"}]}'),
+        ("messages", b'{"model": "M", "messages": [{"role": "user", "content": "\\ud800"}]}'),
+    ],
+)
+async def test_half_a_character_is_refused_not_choked_on(rig: Rig, field: str, raw: bytes) -> None:
+    body = raw.replace(b'"M"', json.dumps(MODEL).encode())
+    response = await rig.http.post("/v1/chat/completions", content=body)
+    assert response.status_code in (400, 404)
+    assert response.json()["error"]["param"] == field
+
+
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"\xff", b'"text"', b""])
 async def test_a_body_that_is_no_json_object_is_refused(rig: Rig, raw: bytes) -> None:
     response = await rig.http.post("/v1/chat/completions", content=raw)

@@ -15,6 +15,16 @@ def test_every_error_of_the_cluster_has_a_status(code: ErrorCode) -> None:
     assert set(body) == {"message", "type", "param", "code"}
 
 
+def test_what_the_cluster_names_is_told_by_the_clients_name() -> None:
+    info = ErrorInfo(code=ErrorCode.UNKNOWN_INSTANCE, message="no such", field="prefill")
+    assert ApiError.from_info(info).param == "placement.prefill"
+
+
+def test_an_internal_error_that_may_pass_is_unavailable() -> None:
+    info = ErrorInfo(code=ErrorCode.INTERNAL, message="cut off", is_retryable=True)
+    assert ApiError.from_info(info).status == 503
+
+
 def test_retry_after_is_whole_seconds_where_it_makes_sense() -> None:
     info = ErrorInfo(code=ErrorCode.OVERLOADED, message="full", retry_after_s=1.2)
     assert ApiError.from_info(info).headers == {"retry-after": "2"}

@@ -260,3 +260,20 @@ def test_before_decode_speaks_both_must_be_idle_for_long() -> None:
     life.on_event(InstanceReported("p", is_idle=True), late_s)
     effects = life.on_event(InstanceReported("d", is_idle=True), late_s + BOTH_IDLE_S)
     assert [type(effect) for effect in effects] == [CancelAttempt, AskPlacement]
+
+
+def test_a_repeat_of_what_was_given_starts_no_wait() -> None:
+    life = running_life()
+    life.on_event(chunk(0, 0, 5, stage="prefill"), 1.0)
+    assert life.on_event(chunk(0, 0, 5, stage="prefill"), 1.1) == []
+    assert life.next_deadline_s() == DEADLINE_S
+
+
+def test_what_an_old_attempt_says_is_dropped_while_the_new_one_runs() -> None:
+    life = running_life()
+    life.on_event(RunFailed(0, "decode", refusal(ErrorCode.POOL_LOST)), 1.0)
+    life.on_event(Placed(1, placement("p", "d2")), 1.0)
+    assert life.on_event(chunk(0, 0, 5, stage="prefill"), 1.1) == []
+    assert life.on_event(chunk(0, 0, error=refusal(ErrorCode.CANCELLED)), 1.1) == []
+    assert life.on_event(RunFailed(0, "prefill", refusal(ErrorCode.INTERNAL)), 1.1) == []
+    assert life.on_event(chunk(1, 0, 6, stage="prefill"), 1.2) == [GiveTokens(0, (6,))]
