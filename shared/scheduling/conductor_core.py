@@ -52,7 +52,6 @@ from shared.scheduling.vocabulary import (
     Role,
 )
 
-
 MAX_GIVEN_UP = 1_024
 
 
