@@ -122,6 +122,9 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), path=PATHS, start=st.integers(0, 4), count=st.integers(1, 4))
     def seal(self, data: Any, path: list[int], start: int, count: int) -> None:
         holder = data.draw(st.sampled_from(sorted(key for key, own in self.own.items() if own)))
+        self.seal_as(holder, path, start, count)
+
+    def seal_as(self, holder: tuple[str, str], path: list[int], start: int, count: int) -> None:
         chain = chain_of(path)
         keys = chain[start : start + min(count, len(self.own[holder]))]
         taken, self.own[holder] = self.own[holder][: len(keys)], self.own[holder][len(keys) :]
@@ -147,6 +150,19 @@ class PoolMachine(RuleBasedStateMachine):
                 new = ModelBlock(parent, block.slot, block.generation, 0, holders={holder})
                 self.blocks[key] = new
                 self.use(key)
+
+    @rule(path=PATHS)
+    def compute_and_let_go(self, path: list[int]) -> None:
+        """As a request does: it fills the pool with blocks that may be evicted."""
+        self.allocate("w1", "done", min(len(path), CAP))
+        if self.own.get(("w1", "done")):
+            self.seal_as(("w1", "done"), path, 0, len(path))
+        self.release("w1", "done")
+
+    @rule(path=PATHS)
+    def read_and_let_go(self, path: list[int]) -> None:
+        self.lease("w2", "read", path)
+        self.release("w2", "read")
 
     @precondition(lambda self: any(self.own.values()))
     @rule(data=st.data())
