@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import httpx
@@ -34,8 +35,8 @@ class Rig:
         return self.service.url
 
 
-@pytest.fixture
-async def rig(nats_url: str) -> AsyncIterator[Rig]:
+@asynccontextmanager
+async def running_rig(nats_url: str) -> AsyncIterator[Rig]:
     settings = GatewaySettings.model_validate(
         {
             "nats_url": nats_url,
@@ -77,3 +78,9 @@ async def rig(nats_url: str) -> AsyncIterator[Rig]:
         fake_tasks.cancel_all()
     await bus.close()
     await fake_bus.close()
+
+
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncIterator[Rig]:
+    async with running_rig(nats_url) as rig:
+        yield rig
