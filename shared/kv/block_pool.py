@@ -118,9 +118,7 @@ class BlockPool:
 
     def owns_writing(self, owner: str, handle: str, slot: Slot, generation: Generation) -> bool:
         """Whether the handle may write this slot now, in this generation."""
-        return (
-            self.is_writing(owner, handle, slot) and self._slots.generation(slot) == generation
-        )
+        return self.is_writing(owner, handle, slot) and self._slots.generation(slot) == generation
 
     def is_writing(self, owner: str, handle: str, slot: Slot) -> bool:
         """Whether the handle may write this slot now."""
@@ -176,16 +174,15 @@ class BlockPool:
     def lease(
         self, owner: str, handle: str, keys: Sequence[BlockKey], cap: int | None = None
     ) -> list[HeldBlock]:
-        """Hold the leading run of `keys` that is readable here; `cap` bounds the owner's holds."""
+        """Hold the leading run of `keys` that is readable here, within what the owner may hold."""
         run: list[HeldBlock] = []
         for key in keys:
             slot = self._tree.slot_of(key)
             if slot is None:
                 break
-            if not self._holders.holds(owner, handle, slot):
-                if cap is not None and self._holders.num_held(owner) >= cap:
-                    break
-                self._hold(owner, handle, slot)
+            if cap is not None and self._is_over(owner, slot, cap):
+                break
+            self._hold(owner, handle, slot)
             run.append(self._held(slot))
         for block in reversed(run):  # the root is the most recent
             self._policy.used(block.slot)
@@ -317,6 +314,10 @@ class BlockPool:
     def _hold(self, owner: str, handle: str, slot: Slot) -> None:
         if self._holders.hold(owner, handle, slot):
             self._tree.pin(slot)
+
+    def _is_over(self, owner: str, slot: Slot, cap: int) -> bool:
+        is_new = not self._holders.owner_holds(owner, slot)
+        return is_new and self._holders.num_held(owner) >= cap
 
     def _after_drop(self, slot: Slot) -> None:
         if self._slots.is_in(slot, SlotState.SEALED):

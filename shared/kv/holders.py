@@ -23,7 +23,7 @@ class HolderTable:
     def __init__(self, num_slots: int) -> None:
         self._owners: dict[str, dict[str, Holding]] = {}
         self._num_own: dict[str, int] = {}
-        self._num_held: dict[str, int] = {}
+        self._held_by: dict[str, dict[Slot, int]] = {}
         self._holds = array("I", bytes(4 * num_slots))
         self.num_held_slots = 0
 
@@ -32,8 +32,11 @@ class HolderTable:
         return self._num_own.get(owner, 0)
 
     def num_held(self, owner: str) -> int:
-        """Holds of an owner; a slot held under two handles counts twice."""
-        return self._num_held.get(owner, 0)
+        """Different slots that an owner holds, under whatever handles."""
+        return len(self._held_by.get(owner, ()))
+
+    def owner_holds(self, owner: str, slot: Slot) -> bool:
+        return slot in self._held_by.get(owner, ())
 
     def num_holds(self, slot: Slot) -> int:
         return self._holds[slot]
@@ -66,7 +69,8 @@ class HolderTable:
         if slot in holding.held:
             return False
         holding.held.add(slot)
-        self._num_held[owner] = self.num_held(owner) + 1
+        held = self._held_by.setdefault(owner, {})
+        held[slot] = held.get(slot, 0) + 1
         self._holds[slot] += 1
         self.num_held_slots += self._holds[slot] == 1
         return True
@@ -88,7 +92,7 @@ class HolderTable:
         if not handles:
             del self._owners[owner]
             self._num_own.pop(owner, None)
-            self._num_held.pop(owner, None)
+            self._held_by.pop(owner, None)
         return holding
 
     def all(self) -> Iterator[tuple[str, str, Holding]]:
@@ -101,7 +105,7 @@ class HolderTable:
         holds = array("I", bytes(4 * len(self._holds)))
         for owner, handles in self._owners.items():
             assert sum(len(holding.own) for holding in handles.values()) == self.num_own(owner)
-            assert sum(len(holding.held) for holding in handles.values()) == self.num_held(owner)
+            assert self.num_held(owner) == len({s for each in handles.values() for s in each.held})
             for holding in handles.values():
                 assert not holding.own & holding.held
                 for slot in holding.held:
@@ -110,7 +114,10 @@ class HolderTable:
         assert self.num_held_slots == sum(count > 0 for count in holds)
 
     def _count_down(self, owner: str, slot: Slot) -> None:
-        self._num_held[owner] -= 1
+        held = self._held_by[owner]
+        held[slot] -= 1
+        if not held[slot]:
+            del held[slot]
         self._holds[slot] -= 1
         self.num_held_slots -= self._holds[slot] == 0
 

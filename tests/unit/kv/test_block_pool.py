@@ -301,6 +301,7 @@ def test_leases_of_one_owner_are_capped() -> None:
     store(pool, keys)
     assert len(pool.lease("r", "h", keys, cap=3)) == 3
     assert len(pool.lease("r", "h", keys, cap=3)) == 3
+    assert len(pool.lease("r", "another handle", keys, cap=3)) == 3
     assert len(pool.lease("r2", "h", keys, cap=3)) == 3
 
 
