@@ -19,12 +19,12 @@ StartCluster = Callable[..., HostedCluster]
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Torn down last: no process and no shared memory of this worker may be there."""
+    """Torn down last: no process, folder or shared memory of this worker may be there."""
     before = leaks.children()
     yield
     left = [child for child in leaks.children() if child not in before]
     assert not left, f"tests left processes: {left}"
-    assert not leaks.shared_memory(), f"tests left shared memory: {leaks.shared_memory()}"
+    assert not leaks.folders(), f"tests left folders: {leaks.folders()}"
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,13 @@ async def _demo(
             if stopping.is_set():
                 return None
             own = Target(cluster.base_url, cluster.nats_url, cluster.admin_key)
-            return await first_of(stopping, _ask(own, text, questions, max_tokens))
+            try:
+                return await first_of(stopping, _ask(own, text, questions, max_tokens))
+            except CommandError as error:
+                cluster.is_keeping_logs = True
+                raise CommandError(
+                    error.message, hint=f"the logs are in {cluster.folder.logs}"
+                ) from None
 
 
 async def _ask(target: Target, text: str, questions: Sequence[str], max_tokens: int) -> list[Row]:
@@ -117,7 +123,8 @@ async def _ask(target: Target, text: str, questions: Sequence[str], max_tokens: 
             admin_key=target.admin_key,
             model=state.models[0].name,
             text=text,
-            reading=secrets.token_hex(4),
+            # Digits are a token each: every reading has the same length.
+            reading=f"{secrets.randbelow(10**8):08}",
             max_tokens=max_tokens,
         )
         status = stack.enter_context(console.status("asking"))

@@ -17,6 +17,7 @@ class RunFolder:
     """`path` holds logs, settings and server data; `shared_dir` pool segments, in memory."""
 
     def __init__(self, path: Path | None, *, shared_bytes: int) -> None:
+        memory = _memory_for(shared_bytes)
         prefix = f"moonpool-{os.getpid()}-"
         if path is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
@@ -30,7 +31,7 @@ class RunFolder:
             self.path = path.resolve()
         self.logs = self.path / "logs"
         self.logs.mkdir()
-        self.shared_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=_memory_for(shared_bytes)))
+        self.shared_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=memory))
         self._guardian: subprocess.Popen[bytes] | None = None
         self.guard([self.path, self.shared_dir])
 

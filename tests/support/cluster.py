@@ -150,7 +150,9 @@ class HostedCluster:
         )
         async with self.cluster as cluster:
             self._folders += [cluster.folder.path, cluster.folder.shared_dir]
-            await cluster.wait_ready(READY_TIMEOUT_S)
-            self._started.set()
-            await self._closing.wait()
-            cluster.is_keeping_logs = False
+            try:
+                await cluster.wait_ready(READY_TIMEOUT_S)
+                self._started.set()
+                await self._closing.wait()
+            finally:
+                cluster.is_keeping_logs = False  # the test shows `lines`

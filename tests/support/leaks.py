@@ -1,6 +1,7 @@
-"""What a test process must not leave behind: children and shared memory."""
+"""What a test process must not leave behind: children, run folders and shared memory."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,10 @@ def children() -> list[str]:
     return found
 
 
-def shared_memory() -> list[str]:
-    """Shared memory folders that clusters of this process made."""
-    return [str(path) for path in Path("/dev/shm").glob(f"moonpool-{os.getpid()}-*")]
+def folders() -> list[str]:
+    """Run folders and shared memory that clusters of this process made."""
+    return [
+        str(path)
+        for parent in ("/dev/shm", tempfile.gettempdir())
+        for path in Path(parent).glob(f"moonpool-{os.getpid()}-*")
+    ]
