@@ -12,8 +12,8 @@ import numpy as np
 K = 1024.0
 MAX_SAMPLES = 256
 REFIT_EVERY = 8
-PRIOR_WEIGHT = 2.0
-"""The prior counts as this many samples."""
+PRIOR_WEIGHT = 0.5
+"""How hard the prior's shape holds, in samples."""
 HUBER_SHARE = 0.25
 """A sample whose error is more than this share of its time counts less."""
 
@@ -125,7 +125,8 @@ def fit_prefill(samples: list[PrefillSample], prior: PrefillCoefficients) -> Pre
     start = np.array([prior.base_s, prior.linear_s, prior.quadratic_s])
     # The prior's shape scaled to the samples: few samples move the level, many the shape.
     start = start * float(np.median(seconds / np.maximum(features @ start, 1e-9)))
-    scale = np.maximum(start, 1e-6)
+    # A coefficient moves by 1 of these when it alone would account for a usual request.
+    scale = np.median(seconds) / np.maximum(np.mean(features, axis=0), 1e-9)
     ridge = np.diag(PRIOR_WEIGHT / scale**2)
     # Of small samples the fixed part decides, of long ones the slope: relative errors count.
     relative = 1.0 / np.maximum(seconds, 1e-3)

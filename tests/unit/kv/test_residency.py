@@ -1,0 +1,45 @@
+"""What a caller of ResidencyView may rely on."""
+
+import pytest
+
+from shared.kv.residency import ResidencyView
+
+KEYS = [bytes([index]) * 16 for index in range(8)]
+
+
+def test_long_chains_are_matched_without_looking_at_every_block() -> None:
+    chain = b"".join(index.to_bytes(8, "big") + bytes(8) for index in range(1, 4_097))
+    view = ResidencyView()
+    holders = [view.add_holder(b"r") for _ in range(3)]
+    for holder, depth in zip(holders, (4_096, 1_000, 1), strict=True):
+        view.store(holder, chain[: depth * 16])
+    looked = []
+    at = view._at
+    view._at = lambda chain, index: looked.append(index) or at(chain, index)  # type: ignore[method-assign, func-returns-value]
+    depths = {depth.holder: depth.num_blocks for depth in view.match(b"r", chain)}
+    assert depths == dict(zip(holders, (4_096, 1_000, 1), strict=True))
+    assert len(looked) < 40
+
+
+def test_a_chain_cut_within_a_key_is_refused() -> None:
+    view = ResidencyView()
+    with pytest.raises(ValueError, match="chain: 15 bytes"):
+        view.match(b"r", bytes(15))
+    with pytest.raises(ValueError, match="keys: 17 bytes"):
+        view.store(view.add_holder(b"r"), bytes(17))
+
+
+def test_a_dropped_holder_is_gone_at_once_and_its_place_is_used_again_after_the_sweep() -> None:
+    view = ResidencyView()
+    old, kept = view.add_holder(b"r"), view.add_holder(b"r")
+    view.store(old, KEYS[0] + KEYS[1])
+    view.store(kept, KEYS[0])
+    view.drop_holder(old)
+    assert [depth.holder for depth in view.match(b"r", KEYS[0] + KEYS[1])] == [kept]
+    fresh = view.add_holder(b"r")
+    assert fresh != old
+    while not view.sweep(1):
+        pass
+    assert view.num_keys == 1
+    assert view.add_holder(b"r") == old
+    view.check_integrity()

@@ -1,0 +1,73 @@
+"""The cost model learns the real times and survives strange ones."""
+
+import random
+
+import pytest
+
+from shared.scheduling.cost_model import CostModel, PrefillCoefficients, PrefillSample
+
+REAL = PrefillCoefficients(0.02, 0.4, 0.05)
+
+
+def samples(count: int, seed: int = 1) -> list[PrefillSample]:
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        n = rng.randrange(64, 8_192)
+        p = rng.choice([0, 0, n // 2 // 256 * 256])
+        made.append(PrefillSample(n, p, REAL.seconds(n, p) * rng.uniform(0.97, 1.03)))
+    return made
+
+
+def error(cost: CostModel) -> float:
+    return max(
+        abs(cost.prefill_s(n, p) / REAL.seconds(n, p) - 1)
+        for n, p in [(256, 0), (2_048, 0), (8_000, 0), (8_000, 4_096)]
+    )
+
+
+def test_real_times_replace_the_prior() -> None:
+    cost = CostModel()
+    assert error(cost) > 0.5
+    for sample in samples(128):
+        cost.learn_prefill(sample)
+    assert error(cost) < 0.1
+
+
+def test_one_sample_moves_the_level() -> None:
+    cost = CostModel()
+    cost.learn_prefill(PrefillSample(1_024, 0, REAL.seconds(1_024, 0)))
+    assert cost.prefill_s(1_024, 0) == pytest.approx(REAL.seconds(1_024, 0), rel=0.05)
+
+
+def test_strange_times_among_many_do_little() -> None:
+    cost = CostModel()
+    for index, sample in enumerate(samples(160)):
+        strange = PrefillSample(sample.num_tokens, sample.prefix_tokens, sample.seconds * 20)
+        cost.learn_prefill(strange if index % 16 == 15 else sample)
+    assert error(cost) < 0.25
+
+
+def test_impossible_samples_are_ignored() -> None:
+    cost = CostModel()
+    for sample in (PrefillSample(10, 10, 1.0), PrefillSample(10, 0, 0.0), PrefillSample(5, 9, 1)):
+        cost.learn_prefill(sample)
+    assert cost.coefficients == CostModel().coefficients
+
+
+def test_longer_work_never_costs_less_and_a_longer_prefix_never_more() -> None:
+    cost = CostModel()
+    for sample in samples(64, seed=3):
+        cost.learn_prefill(sample)
+    assert cost.prefill_s(2_048, 0) <= cost.prefill_s(4_096, 0)
+    assert cost.prefill_s(4_096, 2_048) <= cost.prefill_s(4_096, 1_024)
+
+
+def test_bandwidth_and_steps_follow_what_is_measured() -> None:
+    cost = CostModel()
+    for _ in range(60):
+        cost.learn_transfer(100 << 20, (100 << 20) / 5e8)
+        cost.learn_decode(0.2, 1_000)
+    assert cost.transfer_s(1 << 30) == pytest.approx((1 << 30) / 5e8, rel=0.1)
+    assert cost.decode_step_s(1, 1_000) == pytest.approx(0.2, rel=0.1)
+    assert cost.transfer_s(0) == 0.0
