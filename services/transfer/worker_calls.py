@@ -81,6 +81,7 @@ class Session:
             case "fetch":
                 fetch = decode(call.body, FetchBlocks)
                 self._calls.check_not_draining()
+                _keys("keys", fetch.keys)
                 return await self._tracked(
                     fetch.handle, lambda a, n: n.fetcher.fetch(a.owner, a.cap, fetch)
                 )

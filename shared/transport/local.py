@@ -143,8 +143,7 @@ def _copy(source: Segment, own: Segment, slices: Sequence[Slice], stop: threadin
     for done, part in enumerate(slices):
         if not 0 <= part.peer_slot < source.info.num_slots:
             return done
-        generation = np.uint64(part.peer_generation)
-        if source.generations[part.peer_slot] != generation:
+        if int(source.generations[part.peer_slot]) != part.peer_generation:
             return done
         from_block = source.block(part.peer_slot)[part.offset : part.offset + part.num_bytes]
         to_block = own.block(part.slot)[part.offset : part.offset + part.num_bytes]
@@ -153,6 +152,6 @@ def _copy(source: Segment, own: Segment, slices: Sequence[Slice], stop: threadin
                 return done
             # numpy gives up the GIL for this copy; a memoryview's slice assignment would not.
             np.copyto(to_block[at : at + PIECE_BYTES], from_block[at : at + PIECE_BYTES])
-        if source.generations[part.peer_slot] != generation:
+        if int(source.generations[part.peer_slot]) != part.peer_generation:
             return done
     return len(slices)

@@ -69,7 +69,12 @@ class PoolConnection:
             self._waiting.pop(number, None)
         if answer.error is not None:
             raise ServiceError.from_info(answer.error)
-        return decode(answer.body, reply_type)
+        try:
+            return decode(answer.body, reply_type)
+        except MessageError as error:
+            raise ServiceError(
+                ErrorCode.INTERNAL, f"the pool's answer to {operation} is malformed: {error}"
+            ) from None
 
     def close(self) -> None:
         self._frames.close()

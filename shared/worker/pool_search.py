@@ -1,7 +1,11 @@
 """Finds the transfer a worker attaches to, among those with a socket in the shared folder."""
 
 import asyncio
+import fcntl
 import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,8 @@ from shared.worker.pool_connection import PoolConnection
 log = logging.getLogger("moonpool.pool_client")
 LOOK_AGAIN_S = 0.5
 DESCRIBE_TIMEOUT_S = 2.0
+TRY_AGAIN_S = 0.1
+MAX_TURN_WAIT_S = 5.0
 ATTACH_TIMEOUT_S = 60.0
 """The first attach makes the segment, which takes a while for a large one."""
 
@@ -34,8 +40,9 @@ async def find_pool(
     is_waiting_said = False
     refusal: ServiceError | None = None
     while True:
-        candidates = await _describe_all(folder, node)
-        found, refusal = await _attach_first(candidates, request)
+        async with _turn(folder):
+            candidates = await _describe_all(folder, node)
+            found, refusal = await _attach_first(candidates, request)
         if found is not None:
             return found
         if refusal is not None and refusal.code == ErrorCode.FORMAT_MISMATCH:
@@ -53,6 +60,30 @@ async def find_pool(
             log.info("waiting for %s in %s", wanted, folder)
             is_waiting_said = True
         await asyncio.sleep(min(LOOK_AGAIN_S, remaining_s))
+
+
+@asynccontextmanager
+async def _turn(folder: Path) -> AsyncIterator[None]:
+    """Workers that start together choose one after the other, so that they spread evenly.
+
+    Only evenness hangs on it: who waits too long chooses without its turn.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield  # no folder yet: there is nothing to choose from
+        return
+    try:
+        deadline_s = monotonic_s() + MAX_TURN_WAIT_S
+        while monotonic_s() < deadline_s:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(TRY_AGAIN_S)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 async def _describe_all(folder: Path, node: str | None) -> list[_Candidate]:
