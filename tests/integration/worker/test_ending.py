@@ -1,6 +1,8 @@
 """However an attempt ends, at whatever stage: all it held comes back."""
 
 import asyncio
+import os
+import random
 import threading
 from typing import Any
 
@@ -11,11 +13,12 @@ from shared.messages.common import ErrorCode, FetchSource, Sampling
 from shared.runtime.errors import ServiceError
 from tests.support.deadline import until
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import prompt, reference_answer
+from tests.support.worker_bench import Answer, prompt, reference_answer
 
 pytestmark = pytest.mark.integration
 LONG = Sampling(max_tokens=1000, ignore_eos=True)
 SHORT = Sampling(max_tokens=4, ignore_eos=True)
+NUM_CANCELS = int(os.environ.get("MOONPOOL_TEST_CANCELS", "60"))
 
 
 @pytest.mark.parametrize(
@@ -174,3 +177,26 @@ async def test_a_repeated_run_does_nothing_twice(nodes: TwoNodes) -> None:
         await nodes.bench.run_alone(worker, tokens, answer.ref, nodes.prefill, nodes.decode)
     await nodes.nothing_is_held()
     assert sum(len(chunk.tokens) for chunk in answer.chunks) == 4
+
+
+async def test_cancelling_at_any_moment_many_times_leaves_nothing_held(nodes: TwoNodes) -> None:
+    chance = random.Random(5)
+    prefills, decodes = (nodes.prefill, nodes.far_prefill), (nodes.decode, nodes.far_decode)
+    sampling = Sampling(max_tokens=20, ignore_eos=True)
+    kept: list[tuple[Answer, int]] = []
+    for number in range(NUM_CANCELS):
+        seed = number % 5
+        tokens = prompt(chance.choice((200, 600, 800)), seed=seed)
+        answer = await nodes.bench.submit(
+            tokens, chance.choice(prefills), chance.choice(decodes), sampling=sampling
+        )
+        if number % 6 == 5:
+            kept.append((answer, len(tokens) * 10 + seed))
+            continue
+        await asyncio.sleep(chance.uniform(0.0, 0.03))
+        await nodes.bench.cancel(answer.ref)
+    for answer, name in kept:
+        assert (await answer.done()).text == reference_answer(
+            prompt(name // 10, seed=name % 10), sampling
+        )
+    await nodes.nothing_is_held()
