@@ -55,16 +55,35 @@ class Generator:
         self._model_names = model_names
         self._request_timeout_s = request_timeout_s
         self._drivers: dict[str, RequestDriver] = {}
+        self._num_preparing = 0
+        self._is_draining = False
         self._none_in_flight = asyncio.Event()
         self._none_in_flight.set()
 
     @property
     def num_in_flight(self) -> int:
-        return len(self._drivers)
+        return len(self._drivers) + self._num_preparing
+
+    def check_open(self) -> None:
+        """Raises ApiError once the gateway drains."""
+        if self._is_draining:
+            message = "This gateway is draining; send the request again."
+            raise ApiError(503, message, code="draining")
 
     async def start(self, body: ChatBody | CompletionBody, options: RequestOptions) -> Answer:
         """Tokenise and begin; raises ApiError. The caller must end with `finish(answer)`."""
-        received_s = monotonic_s()
+        self.check_open()
+        self._num_preparing += 1
+        self._none_in_flight.clear()
+        try:
+            return await self._start(body, options, monotonic_s())
+        finally:
+            self._num_preparing -= 1
+            self._note_if_none()
+
+    async def _start(
+        self, body: ChatBody | CompletionBody, options: RequestOptions, received_s: float
+    ) -> Answer:
         model = self._model_for(body.model)
         if isinstance(body, ChatBody):
             prompt = await self._prompts.chat(body, model)
@@ -89,7 +108,6 @@ class Generator:
         )
         driver = RequestDriver(self._parts, job, life, record, trace)
         self._drivers[job.request_id] = driver
-        self._none_in_flight.clear()
         trace.say("tokenised", prompt_tokens=prompt.num_tokens, max_tokens=prompt.max_tokens)
         driver.start()
         return Answer(
@@ -106,16 +124,21 @@ class Generator:
         """The response is over, in whatever way."""
         answer.close()
         self._drivers.pop(answer.job.request_id, None)
-        if not self._drivers:
-            self._none_in_flight.set()
+        self._note_if_none()
 
-    async def wait_until_none(self) -> None:
+    async def drain(self) -> None:
+        """Refuse new requests; returns when none is left."""
+        self._is_draining = True
         await self._none_in_flight.wait()
 
     def abandon_all(self) -> None:
         """The gateway stops now: every client gets an error, every instance a cancel."""
         for driver in list(self._drivers.values()):
             driver.abandon(ErrorCode.DRAINING, "this gateway stops; send the request again")
+
+    def _note_if_none(self) -> None:
+        if not self.num_in_flight:
+            self._none_in_flight.set()
 
     def _model_for(self, name: str) -> ModelInfo:
         if name not in self._model_names:

@@ -97,7 +97,10 @@ def build_app(openai_api: OpenAiApi, health_api: HealthApi) -> ASGIApp:
         status = error.status_code if isinstance(error, HTTPException) else 500
         detail = error.detail if isinstance(error, HTTPException) else "internal error"
         what = f"{detail}: {request.method} {request.url.path}"
-        return error_response(ApiError(status, what, code="http_error"))
+        response = error_response(ApiError(status, what, code="http_error"))
+        if isinstance(error, HTTPException) and error.headers:
+            response.headers.update(error.headers)
+        return response
 
     async def on_bug(_: Request, error: Exception) -> Response:
         del error  # logged by the server with its traceback

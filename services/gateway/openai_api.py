@@ -38,7 +38,6 @@ class OpenAiApi:
         self._view = view
         self._admin_key = admin_key
         self._max_body_bytes = max_body_bytes
-        self.is_draining = False
 
     @property
     def routes(self) -> list[Route]:
@@ -111,9 +110,7 @@ class OpenAiApi:
 
     async def _read(self, request: Request) -> bytes:
         """The body, as long as it is small enough and the gateway takes requests."""
-        if self.is_draining:
-            message = "This gateway is draining; send the request again."
-            raise ApiError(503, message, code="draining")
+        self._generator.check_open()
         declared = request.headers.get("content-length", "0")
         too_large = ApiError(
             413, f"The body is larger than {self._max_body_bytes} bytes.", code="body_too_large"

@@ -38,7 +38,6 @@ class GatewayService:
         self._view: ClusterView | None = None
         self._prompts: PromptMaker | None = None
         self._generator: Generator | None = None
-        self._openai_api: OpenAiApi | None = None
         self._heartbeat: Heartbeat | None = None
         self._http: HttpServer | None = None
 
@@ -93,19 +92,17 @@ class GatewayService:
 
     async def drain(self) -> None:
         """/ready turns 503, new requests are refused, running ones finish."""
-        if self._openai_api is not None:
-            self._openai_api.is_draining = True
         if self._heartbeat is not None:
             self._heartbeat.poke()
         if self._generator is not None:
-            await self._generator.wait_until_none()
+            await self._generator.drain()
 
     async def stop(self) -> None:
         if self._generator is not None and self.num_in_flight:
             self.abandon_all()
             # Time for the cancels to reach the instances and the errors the clients.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._generator.wait_until_none(), CANCELS_OUT_S)
+                await asyncio.wait_for(self._generator.drain(), CANCELS_OUT_S)
         if self._http is not None:
             await self._http.stop()
         if self._prompts is not None:
@@ -117,13 +114,13 @@ class GatewayService:
         assert view is not None
         assert generator is not None
         settings = self._settings
-        self._openai_api = OpenAiApi(
+        openai_api = OpenAiApi(
             generator, view, admin_key=settings.admin_key, max_body_bytes=settings.max_body_bytes
         )
         health_api = HealthApi(
             is_connected=lambda: context.bus.is_connected, missing=lambda: self.missing, bills=bills
         )
-        app = build_app(self._openai_api, health_api)
+        app = build_app(openai_api, health_api)
         self._http = HttpServer(app, settings.http_host, settings.http_port)
         context.tasks.start_soon(self._http.run(), name="http")
         context.log.info("serves %s/v1", self._http.url)
