@@ -127,6 +127,7 @@ class WorkerBench:
         self.tasks = tasks
         self.folder = folder
         self.shared_dir = shared_dir
+        self.block_tokens: int | None = None
         self.workers: list[Worker] = []
         self.gateway = "gw"
         self.gateway_incarnation = "gw-1"
@@ -163,6 +164,7 @@ class WorkerBench:
             cache_dir=self.folder,
             shared_dir=self.shared_dir,
             node=node,
+            block_tokens=self.block_tokens,
             **settings,
         )
         service = WorkerService(made, role)
@@ -223,7 +225,7 @@ class WorkerBench:
         answer = Answer(ref)
         reply_subject = subjects.gateway_tokens(self.gateway, ref.request_id, ref.attempt)
         await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk)
-        chain = chain_of(tokens)
+        chain = chain_of(tokens, self.block_tokens)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
         replies = await asyncio.gather(
             self.reserve(prefill, ref, tokens, source=source, **common),
@@ -270,7 +272,7 @@ class WorkerBench:
     ) -> None:
         """The run of one of the two."""
         fields = {
-            "chain": chain_of(tokens),
+            "chain": chain_of(tokens, self.block_tokens),
             "sampling": Sampling(max_tokens=8, ignore_eos=True),
             "reply_subject": "moonpool.gateway.gw.tokens.none.0",
             "remaining_ms": 20_000,
@@ -326,19 +328,20 @@ async def worker_bench(nats_url: str, folder: Path, shared_dir: Path) -> AsyncIt
         await bus.close()
 
 
-_MODEL: list[LoadedModel] = []
+_MODELS: dict[int | None, LoadedModel] = {}
 
 
-def reference_model(folder: Path) -> LoadedModel:
+def reference_model(folder: Path, block_tokens: int | None = None) -> LoadedModel:
+    """The model of all workers; blocks as large as the grid when not told otherwise."""
     from shared.engine.loaded_model import load_model
 
-    if not _MODEL:
-        _MODEL.append(load_model(MODEL, cache_dir=folder))
-    return _MODEL[0]
+    if block_tokens not in _MODELS:
+        _MODELS[block_tokens] = load_model(MODEL, cache_dir=folder, block_tokens=block_tokens)
+    return _MODELS[block_tokens]
 
 
-def chain_of(tokens: Tokens) -> bytes:
-    loaded = _MODEL[0]
+def chain_of(tokens: Tokens, block_tokens: int | None = None) -> bytes:
+    loaded = _MODELS[block_tokens]
     return chain_keys(loaded.kv_format.root(), tokens, loaded.layout.block_tokens)
 
 
@@ -355,7 +358,7 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
     from shared.engine.sampler import sample
     from shared.worker.sampling import params_of
 
-    loaded = _MODEL[0]
+    loaded = _MODELS[None]
     layout, grid = loaded.layout, loaded.grid_tokens
     num_blocks = -(-len(tokens) // layout.block_tokens)
     pool = torch.zeros(

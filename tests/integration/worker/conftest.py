@@ -1,6 +1,7 @@
 """Two nodes inside the test process and the four workers on them."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +14,39 @@ from tests.support.fake_pool import FakeNode
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
 from tests.support.worker_bench import reference_model, worker_bench
 
+SMALL_BLOCK_TOKENS = 64
+
 
 @pytest.fixture(scope="session")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return reference_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-async def nodes(
-    nats_url: str, tmp_path: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+@asynccontextmanager
+async def two_nodes(
+    nats_url: str,
+    folder: Path,
+    loaded: LoadedModel,
+    patch: pytest.MonkeyPatch,
+    num_slots: int,
+    block_tokens: int | None,
 ) -> AsyncIterator[TwoNodes]:
     peers: dict[str, FakeNode] = {}
     geometry = geometry_of(loaded.layout)
-    a = FakeNode("a", geometry, NUM_SLOTS, peers)
-    b = FakeNode("b", geometry, NUM_SLOTS, peers)
+    a = FakeNode("a", geometry, num_slots, peers)
+    b = FakeNode("b", geometry, num_slots, peers)
 
     async def open_fake(
         settings: WorkerSettings, model: LoadedModel, _role: str, incarnation: str, _s: float
     ) -> PoolSession:
         pool: Any = peers[settings.node or ""].attach(
-            f"{settings.instance_id} {incarnation}", NUM_SLOTS
+            f"{settings.instance_id} {incarnation}", num_slots
         )
         return PoolSession(pool, model.layout)
 
-    monkeypatch.setattr("shared.worker.instance.open_session", open_fake)
-    async with worker_bench(nats_url, tmp_path, tmp_path) as bench:
+    patch.setattr("shared.worker.instance.open_session", open_fake)
+    async with worker_bench(nats_url, folder, folder) as bench:
+        bench.block_tokens = block_tokens
         yield TwoNodes(
             bench,
             a,
@@ -47,3 +56,23 @@ async def nodes(
             await bench.start_worker("prefill", "b"),
             await bench.start_worker("decode", "b"),
         )
+
+
+@pytest.fixture
+async def nodes(
+    nats_url: str, tmp_path: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[TwoNodes]:
+    async with two_nodes(nats_url, tmp_path, loaded, monkeypatch, NUM_SLOTS, None) as made:
+        yield made
+
+
+@pytest.fixture
+async def small_block_nodes(
+    nats_url: str, tmp_path: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[TwoNodes]:
+    """Blocks of a quarter of the grid."""
+    small = reference_model(tmp_path, SMALL_BLOCK_TOKENS)
+    async with two_nodes(
+        nats_url, tmp_path, small, monkeypatch, 4 * NUM_SLOTS, SMALL_BLOCK_TOKENS
+    ) as made:
+        yield made

@@ -1,5 +1,6 @@
 """Every way through prefill and decode gives the tokens of a single engine without a cache."""
 
+import numpy as np
 import pytest
 
 from shared.messages.common import FetchSource, Sampling
@@ -112,4 +113,24 @@ async def test_an_answer_of_one_token_ends_at_prefill_and_lets_decode_go(nodes: 
     ).done()
     assert answer.text == reference_answer(tokens, one)
     assert (answer.finish_reason, answer.chunks[-1].stage) == ("length", "prefill")
+    await nodes.nothing_is_held()
+
+
+async def test_blocks_smaller_than_the_grid_give_the_same_tokens(
+    small_block_nodes: TwoNodes,
+) -> None:
+    nodes, submit = small_block_nodes, small_block_nodes.bench.submit
+    tokens = prompt(1000)
+    expected = reference_answer(tokens, GREEDY)
+    cold = await (await submit(tokens, nodes.prefill, nodes.far_decode)).done()
+    assert cold.text == expected
+    assert cold.reuse.streamed_bytes == nodes.a.geometry.block_bytes * 1000 // 64
+    assert nodes.a.pool.counts.sealed == 768 // 64  # whole grid chunks only
+    hit = await (await submit(tokens, nodes.prefill, nodes.decode)).done()
+    assert (hit.text, hit.reuse.local_tokens) == (expected, 768)
+    source = FetchSource(node=nodes.a.ref, num_blocks=12)
+    other = np.concatenate([tokens[:600], prompt(300, seed=1)])
+    remote = await (await submit(other, nodes.far_prefill, nodes.far_decode, source=source)).done()
+    assert remote.text == reference_answer(other, GREEDY)
+    assert remote.reuse.cached_tokens == 512
     await nodes.nothing_is_held()
