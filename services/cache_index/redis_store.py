@@ -159,10 +159,8 @@ class RedisStore:
         cursor = 0
 
         async def scan() -> tuple[int, list[bytes]]:
-            found: tuple[int, list[bytes]] = await self._client.scan(
-                cursor, match=SEGMENT_PATTERN, count=SCAN_COUNT
-            )
-            return found
+            found: Any = await self._client.scan(cursor, match=SEGMENT_PATTERN, count=SCAN_COUNT)
+            return int(found[0]), list(found[1])
 
         while True:
             cursor, keys = await self._guard(scan)

@@ -25,28 +25,31 @@ class CacheIndexService:
     def __init__(self, settings: CacheIndexSettings) -> None:
         self._url = settings.redis_url
         self._log = logging.getLogger("moonpool.cache-index")
-        self._store = RedisStore(settings.redis_url, self._log)
+        self.store = RedisStore(settings.redis_url, self._log)
         self._poked = asyncio.Event()
-        self._writer: IndexWriter | None = None
+        self.mirror = Mirror()
+        self.collector = Collector(self.store, self.mirror, monotonic_s, self._log)
+        self.resyncer: Resyncer | None = None
+        self.writer: IndexWriter | None = None
 
     async def start(self, context: Context[CacheIndexSettings]) -> None:
-        mirror = Mirror()
+        mirror = self.mirror
         resyncer = Resyncer(context.bus, context.tasks, mirror, monotonic_s, self._log)
-        writer = IndexWriter(self._store, mirror, resyncer.want, self._log)
-        resyncer.writer = self._writer = writer
+        writer = IndexWriter(self.store, mirror, resyncer.want, self._log)
+        resyncer.writer = writer
+        self.resyncer, self.writer = resyncer, writer
         handlers = Handlers(
-            context.bus, self._store, mirror, writer, resyncer, monotonic_s, self._poked.set
+            context.bus, self.store, mirror, writer, resyncer, monotonic_s, self._poked.set
         )
         # Events first, Redis after: what is written while we read comes as an event too.
         await context.bus.subscribe(subjects.INDEX_EVENTS_ALL, ResidencyEvent, handlers.on_event)
         await context.bus.subscribe(subjects.INDEX_NODE_SEEN, NodeSeen, handlers.on_node_seen)
         await context.bus.flush()
-        for node in await self._load(Loader(self._store, mirror, monotonic_s, self._log)):
+        for node in await self._load(Loader(self.store, mirror, monotonic_s, self._log)):
             resyncer.want(node)
-        collector = Collector(self._store, mirror, monotonic_s, self._log)
         context.tasks.start_soon(writer.run(), name="writer")
         context.tasks.start_soon(self._keep(writer), name="keep leases")
-        context.tasks.start_soon(collector.run(), name="collector")
+        context.tasks.start_soon(self.collector.run(), name="collector")
         await context.serve(handlers.endpoints())
         context.state = "ready"
 
@@ -54,16 +57,16 @@ class CacheIndexService:
         """Nothing waits here: each answer is ready when the question is read."""
 
     async def stop(self) -> None:
-        if self._writer is not None:
-            await self._writer.release_leases()
-        await self._store.close()
+        if self.writer is not None:
+            await self.writer.release_leases()
+        await self.store.close()
 
     async def _load(self, loader: Loader) -> list[str]:
         """Wait for Redis as long as it takes, then load all of it."""
         is_waiting_said = False
         while True:
             try:
-                await self._store.probe()
+                await self.store.probe()
                 return await loader.load()
             except StoreAway as error:
                 if not is_waiting_said:
@@ -74,12 +77,12 @@ class CacheIndexService:
     async def _keep(self, writer: IndexWriter) -> None:
         """Watches Redis and its epoch, and holds the writer leases."""
         was_up = True
-        epoch = self._store.epoch
+        epoch = self.store.epoch
         while True:
             self._poked.clear()
             try:
-                if await self._store.probe() != epoch:
-                    epoch = self._store.epoch
+                if await self.store.probe() != epoch:
+                    epoch = self.store.epoch
                     self._log.warning("Redis lost the index (epoch %s now): building anew", epoch)
                     writer.forget_all()
                 await writer.hold_leases(monotonic_s())

@@ -1,0 +1,338 @@
+"""cache-index on real NATS and Redis: restart, loss of Redis, gaps, incarnations, two of them."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from services.cache_index.loader import Loader
+from services.cache_index.mirror import Mirror
+from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.segments import changes_of_event
+from services.cache_index.service import CacheIndexService
+from services.cache_index.settings import CacheIndexSettings
+from shared.messages import subjects
+from shared.messages.common import Empty, ErrorCode
+from shared.messages.index import (
+    ClaimFormat,
+    ClaimReply,
+    IndexStats,
+    MatchReply,
+    MatchRequest,
+)
+from shared.runtime.bus import Bus
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from tests.support.deadline import until
+from tests.support.fake_node import FakeNode
+from tests.support.hosted import Hosted
+from tests.support.servers import TestServer
+
+pytestmark = pytest.mark.integration
+LOG = logging.getLogger("test")
+ROOT = b"r" * 16
+
+
+def new_chain(num_blocks: int) -> bytes:
+    return secrets.token_bytes(16 * num_blocks)
+
+
+class Index:
+    """Servers of one test and the cache-indexes on them."""
+
+    def __init__(self, bus: Bus, nats: TestServer, redis_server: TestServer) -> None:
+        self.bus = bus
+        self.redis = redis_server
+        self.settings = CacheIndexSettings(nats_url=nats.url, redis_url=redis_server.url)
+
+    def host(self) -> Hosted[CacheIndexService]:
+        return Hosted("cache-index", CacheIndexService(self.settings), self.settings)
+
+    async def match(self, chain: bytes) -> dict[str, int]:
+        reply = await self.bus.request(
+            subjects.INDEX_MATCH, MatchRequest(root=ROOT, chain=chain), MatchReply, timeout_s=2
+        )
+        return {match.node.id: match.num_blocks for match in reply.nodes}
+
+    async def stats(self) -> IndexStats:
+        return await self.bus.request(subjects.INDEX_STATS, Empty(), IndexStats, timeout_s=2)
+
+    async def in_redis(self, chain: bytes) -> dict[str, int]:
+        """What a cache-index that starts now would load; only of nodes that are complete."""
+        store, mirror = RedisStore(self.redis.url, LOG), Mirror()
+        try:
+            await store.probe()
+            await Loader(store, mirror, monotonic_s, LOG).load()
+        except StoreAway:
+            return {}
+        finally:
+            await store.close()
+        mirror.check_integrity()
+        found = mirror.match(ROOT, chain, monotonic_s())
+        return {match.node: match.num_blocks for match in found}
+
+    async def until_match(self, chain: bytes, expected: dict[str, int]) -> None:
+        async def is_so() -> bool:
+            return await self.match(chain) == expected
+
+        await until(is_so, what=f"match {expected}")
+
+    async def until_in_redis(self, chain: bytes, expected: dict[str, int]) -> None:
+        async def is_so() -> bool:
+            return await self.in_redis(chain) == expected
+
+        await until(is_so, what=f"{expected} in Redis")
+
+
+@pytest.fixture
+async def index(own_nats: TestServer, own_redis: TestServer) -> AsyncIterator[Index]:
+    bus = await Bus.connect(own_nats.url, name="test")
+    yield Index(bus, own_nats, own_redis)
+    await bus.close()
+
+
+async def test_events_show_in_matches_and_in_redis(index: Index) -> None:
+    chain = new_chain(150)
+    async with index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 100), node.store_event(chain, 100, 150))
+        await index.until_match(chain, {"n1": 150})
+        await node.send(node.remove_event(chain, 70))
+        await index.until_match(chain, {"n1": 70})
+        await index.until_in_redis(chain, {"n1": 70})
+        assert await index.match(new_chain(4)) == {}
+        assert (await index.stats()).num_blocks == 70
+
+
+async def test_a_restarted_index_answers_from_redis_alone(index: Index) -> None:
+    chain = new_chain(130)
+    async with index.host() as first, FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 130))
+        await index.until_in_redis(chain, {"n1": 130})
+        await node.refuse_inventories()
+        await first.crash()
+        await first.service.store.close()
+        async with index.host():
+            assert await index.match(chain) == {"n1": 130}
+            await node.send(node.remove_event(chain, 20))
+            await index.until_match(chain, {"n1": 20})
+
+
+async def test_two_indexes_give_the_same_answers(index: Index) -> None:
+    chains = [new_chain(length) for length in (1, 64, 65, 200)]
+    async with (
+        index.host() as one,
+        index.host() as two,
+        FakeNode(index.bus, "n1", ROOT) as node,
+        FakeNode(index.bus, "n2", ROOT) as other,
+    ):
+        for chain in chains:
+            length = len(chain) // 16
+            await node.send(node.store_event(chain, 0, length))
+            await other.send(other.store_event(chain, 0, length // 2 + 1))
+        mirrors = [hosted.service.mirror for hosted in (one, two)]
+
+        def answers(mirror: Mirror) -> list[dict[str, int]]:
+            return [
+                {m.node: m.num_blocks for m in mirror.match(ROOT, chain, monotonic_s())}
+                for chain in chains
+            ]
+
+        expected = [{"n1": len(chain) // 16, "n2": len(chain) // 32 + 1} for chain in chains]
+        for mirror in mirrors:
+            await until(lambda mirror=mirror: answers(mirror) == expected, what="equal answers")
+            mirror.check_integrity()
+        await index.until_in_redis(chains[3], expected[3])
+
+
+async def test_flushing_redis_costs_no_match_and_redis_is_built_anew(index: Index) -> None:
+    chain = new_chain(80)
+    async with index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 80))
+        await index.until_in_redis(chain, {"n1": 80})
+        epoch = node.epoch
+        with redis.Redis.from_url(index.redis.url) as client:
+            client.flushall()
+        await node.send(node.remove_event(chain, 40))
+        while node.epoch == epoch:
+            assert set(await index.match(chain)) == {"n1"}
+            await asyncio.sleep(0.02)
+        await index.until_in_redis(chain, {"n1": 40})
+        assert await index.match(chain) == {"n1": 40}
+
+
+async def test_matching_goes_on_while_redis_is_away_and_writes_are_caught_up(index: Index) -> None:
+    chain = new_chain(80)
+    async with index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 40))
+        await index.until_in_redis(chain, {"n1": 40})
+        index.redis.stop(signal.SIGKILL)
+        await node.send(node.store_event(chain, 40, 80))
+        await index.until_match(chain, {"n1": 80})
+        await until(lambda: _is_redis_away(index), what="Redis seen away")
+        assert await index.match(chain) == {"n1": 80}
+        index.redis.start()
+        await index.until_in_redis(chain, {"n1": 80})
+        assert await index.match(chain) == {"n1": 80}
+
+
+@contextmanager
+def _stopped(server: TestServer) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+async def _is_redis_away(index: Index) -> bool:
+    return not (await index.stats()).is_redis_up
+
+
+async def test_a_redis_that_hangs_delays_no_match_and_a_registration_is_refused_in_time(
+    index: Index,
+) -> None:
+    chain = new_chain(8)
+    async with index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 8))
+        await index.until_in_redis(chain, {"n1": 8})
+        with _stopped(index.redis):
+            started_s = monotonic_s()
+            for _ in range(20):
+                assert await index.match(chain) == {"n1": 8}
+            assert monotonic_s() - started_s < 1.0
+            with pytest.raises(ServiceError) as caught:
+                await FakeNode(index.bus, "n2", ROOT).register()
+            assert caught.value.is_retryable
+        await node.send(node.remove_event(chain, 5))
+        await index.until_in_redis(chain, {"n1": 5})
+
+
+async def test_lost_repeated_and_reordered_events_end_in_the_truth(index: Index) -> None:
+    chain = new_chain(60)
+    async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
+        events = [node.store_event(chain, at, at + 10) for at in range(0, 50, 10)]
+        first, second, third, _lost, fifth = events
+        await node.send(third, first, first, second)
+        await index.until_match(chain, {"n1": 30})
+        assert hosted.service.resyncer.resyncs_total <= 1  # the writer's own
+        await node.send(fifth, fifth)
+        await index.until_match(chain, {"n1": 50})
+        await index.until_in_redis(chain, {"n1": 50})
+        assert hosted.service.mirror.gaps_total >= 1
+        node.store_event(chain, 50, 60)  # the last event of all is lost: a renewal tells
+        await index.until_match(chain, {"n1": 60})
+        await index.until_in_redis(chain, {"n1": 60})
+        hosted.service.mirror.check_integrity()
+
+
+async def test_a_node_back_under_its_name_inherits_nothing_and_its_old_life_is_void(
+    index: Index,
+) -> None:
+    chain = new_chain(70)
+    async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 50))
+        await index.until_in_redis(chain, {"n1": 50})
+        late = node.store_event(chain, 50, 70)
+        old_incarnation = node.incarnation
+        node.incarnation, node.seq, node.depths = "anew", 0, {}
+        await node.register()
+        assert await index.match(chain) == {}
+        await node.send(late)
+        await node.send(node.store_event(chain, 0, 3))
+        await index.until_match(chain, {"n1": 3})
+        await index.until_in_redis(chain, {"n1": 3})
+        assert hosted.service.mirror.late_events_total == 1
+        node.incarnation, current = old_incarnation, node.incarnation
+        assert not (await node.renew()).is_current
+        assert not (await node.register()).is_current
+        node.incarnation = current
+        await hosted.service.collector.sweep_mirror()
+        assert hosted.service.mirror.view.num_keys == 3
+        await hosted.service.collector.collect_if_due()
+        with redis.Redis.from_url(index.redis.url) as client:
+            fields = [client.hlen(key) for key in client.scan_iter("mp:{????????:*}")]
+        assert sum(fields) == 3
+
+
+async def test_a_node_whose_lease_ended_is_not_returned(index: Index) -> None:
+    chain = new_chain(5)
+    node = FakeNode(index.bus, "n1", ROOT, lease_ms=500)
+    async with index.host(), node:
+        await node.send(node.store_event(chain, 0, 5))
+        await index.until_match(chain, {"n1": 5})
+        node.fall_silent()
+        await index.until_match(chain, {})
+        await node.renew()
+        assert await index.match(chain) == {"n1": 5}
+
+
+async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_nobody(
+    index: Index,
+) -> None:
+    chain = new_chain(40)
+    async with index.host() as first, FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 10))
+        await index.until_in_redis(chain, {"n1": 10})
+        store = RedisStore(index.redis.url, LOG)
+        await store.probe()
+        record = await store.node("n1")
+        assert record is not None
+        async with index.host() as second:
+            await first.end()  # gives its leases back
+            await node.send(node.store_event(chain, 10, 20))
+            await index.until_in_redis(chain, {"n1": 20})
+            assert second.service.writer.writes("n1")
+            late = node.store_event(chain, 20, 40)
+            await store.write(record.number, changes_of_event(late).changes)
+            assert not await store.commit("n1", record.number, 99)
+            assert await index.in_redis(chain) == {"n1": 20}
+        await store.close()
+
+
+async def test_the_first_format_of_a_model_stands_and_another_one_is_told_what_differs(
+    index: Index,
+) -> None:
+    async def claim(instance: str, **kv_format: object) -> ClaimReply:
+        message = ClaimFormat(model="m", instance=instance, kv_format=kv_format)
+        return await index.bus.request(
+            subjects.INDEX_CLAIM_FORMAT, message, ClaimReply, timeout_s=2
+        )
+
+    async with index.host():
+        replies = await asyncio.gather(
+            *(claim(f"i{n}", dtype=dtype, grid=256) for n, dtype in enumerate(["a", "b"] * 4))
+        )
+        winners = {reply.current["dtype"] for reply in replies}
+        assert len(winners) == 1
+        assert [reply.is_accepted for reply in replies].count(True) == 4
+        refused = next(reply for reply in replies if not reply.is_accepted)
+        assert "dtype: " in refused.problem
+        assert "grid" not in refused.problem
+        assert "HDEL" in refused.problem
+
+
+async def test_a_chain_cut_within_a_key_names_the_field(index: Index) -> None:
+    async with index.host():
+        with pytest.raises(ServiceError) as caught:
+            await index.match(b"abc")
+        assert (caught.value.code, caught.value.field) == (ErrorCode.BAD_REQUEST, "chain")
+
+
+async def test_a_starting_index_waits_for_redis_and_says_so(
+    index: Index, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    index.redis.stop()
+    starting = asyncio.ensure_future(index.host().__aenter__())
+    await until(lambda: "waiting for Redis at redis://127.0.0.1" in caplog.text)
+    assert not starting.done()
+    index.redis.start()
+    hosted = await starting
+    assert await index.match(new_chain(2)) == {}
+    await hosted.end()

@@ -1,0 +1,289 @@
+"""The conductor on a real NATS, with instances and nodes that only answer."""
+
+import asyncio
+import random
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cache_index.service import CacheIndexService
+from services.cache_index.settings import CacheIndexSettings
+from services.conductor.service import ConductorService
+from services.conductor.settings import ConductorSettings
+from shared.messages import subjects
+from shared.messages.bill import FinishedBill, Reuse, Times
+from shared.messages.common import Empty, ErrorCode, InstanceRef, RequestRef
+from shared.messages.conductor import (
+    ModelsReply,
+    Placement,
+    PlaceReply,
+    PlaceRequest,
+    StateReply,
+)
+from shared.messages.reports import GatewayReport, NodeReport
+from shared.runtime.bus import Bus
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.journal import from_line
+from tests.support.deadline import until
+from tests.support.fake_instance import ROOT, FakeInstance, report
+from tests.support.fake_node import FakeNode
+from tests.support.hosted import Hosted
+from tests.support.servers import TestServer
+
+pytestmark = pytest.mark.integration
+
+
+class Cluster:
+    """A conductor and what it hears; `add` makes an instance that it knows."""
+
+    def __init__(self, bus: Bus, settings: ConductorSettings, stack: AsyncExitStack) -> None:
+        self.bus = bus
+        self.settings = settings
+        self.stack = stack
+
+    async def host(self) -> Hosted[ConductorService]:
+        service = ConductorService(self.settings)
+        return await self.stack.enter_async_context(Hosted("conductor", service, self.settings))
+
+    async def add(self, role: str, name: str, node: str, **changes: Any) -> FakeInstance:
+        fake = FakeInstance(self.bus, report(role, name, node, **changes))
+        await self.stack.enter_async_context(fake)
+
+        async def is_heard() -> bool:
+            await fake.say()
+            return name in {one.id for one in (await self.state()).instances}
+
+        await until(is_heard, what=f"{name} heard")
+        return fake
+
+    async def two_nodes(self) -> dict[str, FakeInstance]:
+        return {
+            f"{role[0]}{number}": await self.add(role, f"{role[0]}{number}", f"n{number}")
+            for role in ("prefill", "decode")
+            for number in (1, 2)
+        }
+
+    async def state(self) -> StateReply:
+        return await self.bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=2)
+
+    async def place(self, *, explain: bool = False, **changes: Any) -> PlaceReply:
+        ref = RequestRef(request_id=secrets.token_hex(4), gateway="g", gateway_incarnation="g-1")
+        values = {"ref": ref, "model": "m", "num_tokens": 1_000, "max_tokens": 50} | changes
+        subject = subjects.CONDUCTOR_EXPLAIN if explain else subjects.CONDUCTOR_PLACE
+        return await self.bus.request(subject, PlaceRequest(**values), PlaceReply, timeout_s=5)
+
+    async def placed(self, **changes: Any) -> Placement:
+        reply = await self.place(**changes)
+        assert reply.placement is not None, reply.refusal
+        return reply.placement
+
+
+@pytest.fixture
+async def cluster(own_nats: TestServer) -> AsyncIterator[Cluster]:
+    bus = await Bus.connect(own_nats.url, name="test")
+    async with AsyncExitStack() as stack:
+        yield Cluster(bus, ConductorSettings(nats_url=own_nats.url), stack)
+    await bus.close()
+
+
+async def test_a_placement_is_promised_by_both_and_names_the_losers(cluster: Cluster) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    reply = await cluster.place()
+    assert reply.placement is not None
+    placement = reply.placement
+    assert placement.predicted.queue_s == 0.25
+    assert placement.policy == "global_cache_aware"
+    assert len(reply.losers) == 1
+    prefill, decode = fakes[placement.prefill.id], fakes[placement.decode.id]
+    assert [r.incarnation for r in prefill.reserves] == [placement.prefill.incarnation]
+    assert [r.num_tokens + r.max_tokens for r in decode.reserves] == [1_050]
+
+
+async def test_without_a_cache_index_it_places_at_once_with_no_match(cluster: Cluster) -> None:
+    await cluster.host()
+    await cluster.two_nodes()
+    started_s = monotonic_s()
+    placement = await cluster.placed(chain=secrets.token_bytes(16 * 62))
+    assert monotonic_s() - started_s < 0.5
+    assert placement.local_blocks == 0
+    assert placement.source is None
+
+
+async def test_what_is_cached_decides_and_is_fetched_when_another_prefill_is_insisted_on(
+    cluster: Cluster, own_redis: TestServer
+) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    index_settings = CacheIndexSettings(nats_url=cluster.settings.nats_url, redis_url=own_redis.url)
+    chain = secrets.token_bytes(16 * 62)
+    async with Hosted("cache-index", CacheIndexService(index_settings), index_settings):
+        node = FakeNode(cluster.bus, "n2", ROOT)
+        node.incarnation = "n2-1"
+        async with node:
+            await node.send(node.store_event(chain, 0, 62))
+
+            async def is_hit() -> bool:
+                return (await cluster.placed(chain=chain, explain=True)).local_blocks == 62
+
+            await until(is_hit, what="a local hit")
+            local = await cluster.placed(chain=chain)
+            assert local.prefill.id == "p2"
+            assert local.source is None
+            remote = await cluster.placed(chain=chain, prefill="p1", decode="d1")
+            assert remote.source is not None
+            assert (remote.source.node.id, remote.source.num_blocks) == ("n2", 62)
+            assert fakes["p1"].reserves[-1].source == remote.source
+            assert fakes["p1"].reserves[-1].cached_tokens == 992
+            assert remote.decode_source is None
+            cold = await cluster.placed(chain=chain, prefill="p1", cache="off")
+            assert cold.source is None
+
+
+async def test_a_refusing_instance_is_passed_over_and_a_full_cluster_says_when(
+    cluster: Cluster,
+) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    fakes["p1"].answer = fakes["p1"].refuse
+    for _ in range(3):
+        assert (await cluster.placed()).prefill.id == "p2"
+    fakes["p2"].answer = fakes["p2"].refuse
+    reply = await cluster.place()
+    assert reply.refusal is not None
+    assert reply.refusal.code == ErrorCode.OVERLOADED
+    assert reply.refusal.retry_after_s == 0.7
+    await until(lambda: len(fakes["d1"].cancels) + len(fakes["d2"].cancels) == 1)
+
+
+async def test_an_instance_that_nobody_listens_for_is_gone_at_once(cluster: Cluster) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    await fakes["p1"].vanish()
+    started_s = monotonic_s()
+    for _ in range(4):
+        assert (await cluster.placed()).prefill.id == "p2"
+    assert monotonic_s() - started_s < 1.0
+    assert "p1" not in {one.id for one in (await cluster.state()).instances}
+
+
+async def test_an_instance_that_hangs_costs_one_bounded_wait(cluster: Cluster) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    fakes["d1"].answer = fakes["d1"].hang
+    started_s = monotonic_s()
+    for _ in range(6):
+        assert (await cluster.placed()).decode.id == "d2"
+    assert monotonic_s() - started_s < 1.5
+    assert len(fakes["d1"].reserves) == 1
+
+
+async def test_explain_answers_alike_and_reserves_nothing(cluster: Cluster) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    reply = await cluster.place(explain=True, prefill="p2")
+    assert reply.placement is not None
+    assert reply.placement.prefill.id == "p2"
+    assert all(fake.reserves == [] for fake in fakes.values())
+
+
+async def test_a_burst_spreads_over_two_conductors_before_any_report(cluster: Cluster) -> None:
+    await cluster.host()
+    await cluster.host()
+    for number in range(4):
+        await cluster.add("prefill", f"p{number}", f"n{number}")
+        await cluster.add("decode", f"d{number}", f"n{number}")
+    await asyncio.sleep(0.05)  # both conductors have the reports that the last state showed
+    replies = await asyncio.gather(*(cluster.place() for _ in range(40)))
+    placements = [reply.placement for reply in replies if reply.placement is not None]
+    assert len(placements) == 40
+    assert max(Counter(p.prefill.id for p in placements).values()) <= 16
+    assert max(Counter(p.decode.id for p in placements).values()) <= 16
+
+
+async def test_models_and_state_show_what_is_ready(cluster: Cluster) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    reply = await cluster.bus.request(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=2)
+    (model,) = reply.models
+    assert (model.name, model.root, model.block_tokens) == ("m", ROOT, 16)
+    for fake in fakes.values():
+        fake.report = fake.report.model_copy(update={"state": "draining"})
+        await fake.say()
+    await cluster.bus.publish(
+        subjects.report("transfer", "n1"), NodeReport(id="n1", incarnation="i", state="ready")
+    )
+    await cluster.bus.publish(
+        subjects.report("gateway", "g1"), GatewayReport(id="g1", incarnation="i", state="ready")
+    )
+
+    async def shows_all() -> bool:
+        state = await cluster.state()
+        return bool(state.nodes and state.gateways and not state.models)
+
+    await until(shows_all)
+    refusal = (await cluster.place()).refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.is_retryable) == (ErrorCode.NO_INSTANCE, True)
+
+
+async def test_bad_questions_are_answered_with_the_field(cluster: Cluster) -> None:
+    await cluster.host()
+    await cluster.two_nodes()
+    with pytest.raises(ServiceError) as caught:
+        await cluster.place(chain=b"abc")
+    assert (caught.value.code, caught.value.field) == (ErrorCode.BAD_REQUEST, "chain")
+    for changes, code in (
+        ({"model": "x"}, ErrorCode.UNKNOWN_MODEL),
+        ({"prefill": "p7"}, ErrorCode.UNKNOWN_INSTANCE),
+    ):
+        refusal = (await cluster.place(**changes)).refusal
+        assert refusal is not None
+        assert (refusal.code, refusal.field) == (code, next(iter(changes)))
+
+
+async def test_finished_bills_teach_the_prediction(cluster: Cluster) -> None:
+    await cluster.host()
+    await cluster.two_nodes()
+    before = (await cluster.placed()).predicted.compute_s
+    instance = InstanceRef(id="p1", incarnation="p1-1", node="n1")
+    bill = FinishedBill(
+        request_id="r",
+        model="m",
+        prefill=instance,
+        decode=instance,
+        predicted=Times(),
+        real=Times(compute_s=before / 10),
+        reuse=Reuse(prompt_tokens=1_000),
+    )
+    await cluster.bus.publish(subjects.FINISHED_BILLS, bill)
+
+    async def is_learned() -> bool:
+        return (await cluster.placed()).predicted.compute_s < before / 5
+
+    await until(is_learned)
+
+
+async def test_the_journal_of_a_live_conductor_replays(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    cluster.settings = cluster.settings.model_copy(update={"journal": path})
+    hosted = await cluster.host()
+    fakes = await cluster.two_nodes()
+    fakes["p1"].answer = fakes["p1"].refuse
+    for _ in range(5):
+        await cluster.place(chain=secrets.token_bytes(160))
+    await hosted.end()
+    header, *lines = path.read_text().splitlines()
+    seed = int(header.removeprefix("# seed ").partition(",")[0])
+    core = ConductorCore(CoreSettings(), random.Random(seed))
+    steps = [from_line(line) for line in lines]
+    assert sum(len(step.effects) for step in steps) >= 15
+    for step in steps:
+        assert tuple(core.on_event(step.event, step.now_s)) == step.effects
