@@ -8,20 +8,34 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e]
+from scripts.cli.demo import FOLDER
+
+pytestmark = pytest.mark.e2e
+FULL_TEXT = (FOLDER / "text.md").read_text()
+# Three grid chunks: enough to be shared, and quick.
+SHORT_TEXT = FULL_TEXT.partition("## One memory for many machines")[0]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SHORT_TEXT, id="short"),
+        pytest.param(FULL_TEXT, id="full", marks=pytest.mark.slow),
+    ],
+)
 def test_demo_shows_local_and_remote_hits_that_change_no_token(
-    one_real_cluster: None, tmp_path: Path
+    text: str, one_real_cluster: None, tmp_path: Path
 ) -> None:
+    (tmp_path / "text.md").write_text(text)
+    command = ["demo", "--json", "--max-tokens", "8", "--text", str(tmp_path / "text.md")]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "scripts.cli.main", "demo", "--json"],
+        [sys.executable, "-P", "-m", "scripts.cli.main", *command],
         capture_output=True,
         text=True,
         # A home of its own: a cluster that runs here already is not meant.
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
-        timeout=230,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
