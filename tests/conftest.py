@@ -62,7 +62,7 @@ def dummy_cluster() -> Iterator[HostedCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def one_real_cluster() -> Iterator[None]:
     """Held while a cluster of the real model runs: one at a time on this machine."""
     lock = Path(tempfile.gettempdir()) / "moonpool-tests-real-model.lock"
@@ -71,9 +71,9 @@ def one_real_cluster() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def real_cluster(one_real_cluster: None) -> Iterator[HostedCluster]:
-    """Two nodes of the real model for all tests of this worker that break nothing."""
+    """Two nodes of the real model for the tests of one file, which break nothing."""
     with HostedCluster(ClusterOptions(drain_timeout_s=2.0)) as cluster:
         yield cluster
 
