@@ -16,6 +16,7 @@ from shared.kv.ids import KEY_BYTES
 HolderId = NewType("HolderId", int)
 """Small and dense; used again once a dropped holder was swept."""
 FINGERPRINT_BYTES = 8
+MIN_SETS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class ResidencyView:
     def __init__(self) -> None:
         self._masks: dict[int, int] = {}
         self._sets: dict[int, int] = {}  # one object for each set of holders that occurs
+        self._max_sets = MIN_SETS
         self._roots: dict[HolderId, bytes] = {}
         self._counts: dict[HolderId, int] = {}
         self._live_by_root: dict[bytes, int] = {}
@@ -158,7 +160,18 @@ class ResidencyView:
         )
 
     def _shared(self, mask: int) -> int:
-        return self._sets.setdefault(mask, mask)
+        """One object for equal sets: blocks of one chain mostly have the same holders."""
+        known = self._sets.get(mask)
+        if known is not None:
+            return known
+        if len(self._sets) >= self._max_sets:
+            self._forget_unused_sets()
+        self._sets[mask] = mask
+        return mask
+
+    def _forget_unused_sets(self) -> None:
+        self._sets = {mask: mask for mask in self._masks.values()}
+        self._max_sets = max(MIN_SETS, 2 * len(self._sets))
 
     def num_blocks(self, holder: HolderId) -> int:
         return self._counts[holder]
@@ -196,7 +209,7 @@ class ResidencyView:
         self._free.extend(HolderId(bit) for bit in _bits(self._sweeping))
         self._sweeping = 0
         self._to_sweep = None
-        self._sets = {mask: mask for mask in self._masks.values()}
+        self._forget_unused_sets()
 
     def check_integrity(self) -> None:
         """Raises AssertionError when counts, sets of holders or free ids do not agree."""

@@ -153,7 +153,7 @@ class PlacementDecision:
 
 RefusalCode = Literal[
     "unknown_model", "unknown_instance", "bad_request", "no_instance", "overloaded",
-    "context_exceeded", "deadline",
+    "context_exceeded",
 ]  # fmt: skip
 
 
