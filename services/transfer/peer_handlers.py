@@ -15,7 +15,7 @@ from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
 
-MAX_LEASED_SHARE = 0.5
+MAX_LEASED_SHARE = 0.75
 """The part of the pool that one other node can hold at once."""
 
 
@@ -118,17 +118,18 @@ class PeerHandlers:
         )
 
     async def release(self, request: LeaseRelease) -> Ok:
-        lease = self._leases.release(request.lease_id)
         formatted = self._node.formatted
-        if lease is None or formatted is None:
+        if formatted is None:
             return Ok()
-        # The holder's word is a hint: the blocks are looked at while the lease still holds them.
+        # The holder's word is a hint: the node looks at its own bytes, also when the lease is over.
         try:
             await formatted.pool.recheck(split(request.bad_keys))
         except ValueError as error:
             raise ServiceError(ErrorCode.BAD_REQUEST, str(error), field="bad_keys") from None
         finally:
-            formatted.pool.blocks.release(lease.holder, lease.lease_id)
+            lease = self._leases.release(request.lease_id)
+            if lease is not None:
+                formatted.pool.blocks.release(lease.holder, lease.lease_id)
         return Ok()
 
     async def inventory(self, request: InventoryRequest) -> InventoryReply:

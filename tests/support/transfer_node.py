@@ -130,7 +130,11 @@ class TransferNode:
             return self.wait()
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
-        return self.wait()
+        try:
+            return self.wait()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.node} did not stop:\n{self.log}") from None
 
 
 class TransferHost:

@@ -149,6 +149,59 @@ async def test_a_stopped_source_costs_a_bounded_wait(host: TransferHost) -> None
     b.close()
 
 
+async def test_release_stops_a_fetch_that_waits_and_frees_all_of_it(host: TransferHost) -> None:
+    source = host.start("a", pool_bytes=POOL_BYTES)
+    a, b = await host.attach(source), await host.attach(host.start("b", pool_bytes=POOL_BYTES))
+    chain = make_chain(20, seed=15)
+    await store_chain(a, "w", chain)
+    source.send(signal.SIGSTOP)
+    fetch_source = FetchSource(node=a.node, num_blocks=20)
+    fetching = asyncio.ensure_future(b.fetch("r", request_ref(), chain, fetch_source, 9_000))
+    await asyncio.sleep(0.1)
+    assert not fetching.done()
+    async with asyncio.timeout(0.8):
+        await b.release("r")
+        with pytest.raises(ServiceError) as error:
+            await fetching
+    assert error.value.code == ErrorCode.CANCELLED
+    assert await can_allocate(b, NUM_SLOTS)
+    source.send(signal.SIGCONT)
+    a.close()
+    b.close()
+
+
+async def test_a_draining_node_finishes_its_fetch_and_takes_no_new_one(
+    host: TransferHost,
+) -> None:
+    source, sink = host.start("a"), host.start("b")
+    a, b = await host.attach(source), await host.attach(sink)
+    chain = make_chain(20, seed=16)
+    await store_chain(a, "w", chain)
+    await store_chain(b, "mine", chain[:48])
+    source.send(signal.SIGSTOP)
+    fetch_source = FetchSource(node=a.node, num_blocks=20)
+    fetching = asyncio.ensure_future(b.fetch("r", request_ref(), chain, fetch_source, 9_000))
+    await asyncio.sleep(0.1)
+    sink.send(signal.SIGTERM)
+
+    async def is_draining() -> bool:
+        try:
+            await b.fetch("r2", request_ref(), chain[:16], fetch_source, 9_000)
+        except ServiceError as error:
+            return error.code == ErrorCode.DRAINING
+        return False
+
+    await until(is_draining, timeout_s=3, what="draining")
+    reply = await fetching
+    assert len(reply.blocks.slots) == 3
+    check_bytes(b, chain, reply.blocks)
+    assert await asyncio.to_thread(sink.wait) == 0
+    assert not [name for name in host.folder.names() if name.startswith(f"{sink.node}.")]
+    source.send(signal.SIGCONT)
+    a.close()
+    b.close()
+
+
 async def test_a_restart_under_the_same_name_is_another_node(host: TransferHost) -> None:
     source = host.start("a")
     a, b = await host.attach(source), await host.attach(host.start("b"))
