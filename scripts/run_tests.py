@@ -1,6 +1,5 @@
 """The test suite in groups, each as parallel as it may be; a recap at the end."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -11,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+USAGE = """scripts/test [--all] [GROUP]... [pytest arguments]
+
+Run the test suite. Groups: {groups}; without one, all of them. --all adds the slow tests.
+Examples: scripts/test; scripts/test unit -k slots; scripts/test fault -x; scripts/test --all"""
 NOTHING_SELECTED = 5
 MAX_WORKERS = 4
 
@@ -83,23 +86,20 @@ def counts_of(report: Path) -> str:
 
 def main() -> None:
     names = [group.name for group in GROUPS]
-    parser = argparse.ArgumentParser(
-        prog="scripts/test",
-        description="Run the test suite. What is not known here goes to pytest.",
-        epilog="examples: scripts/test; scripts/test unit -k slots; scripts/test fault -x; "
-        "scripts/test --all",
-    )
-    parser.add_argument("group", nargs="*", help=f"some of {', '.join(names)}; else all")
-    parser.add_argument("--all", action="store_true", help="the slow tests too")
-    chosen, _ = parser.parse_known_args()
-    # pytest's own values (`-k slots`) look like groups to argparse.
-    groups = [name for name in chosen.group if name in names]
-    rest = [part for part in sys.argv[1:] if part not in groups and part != "--all"]
+    rest = sys.argv[1:]
+    if rest[:1] in (["-h"], ["--help"]):
+        print(USAGE.format(groups=", ".join(names)))
+        return
+    chosen = []
+    while rest and (rest[0] in names or rest[0] == "--all"):
+        chosen.append(rest.pop(0))
+    is_all = "--all" in chosen
+    groups = [name for name in chosen if name in names]
     started_s = time.monotonic()
     outcomes = []
     for group in GROUPS:
         if not groups or group.name in groups:
-            outcome = run_group(group, is_all=chosen.all, arguments=rest)
+            outcome = run_group(group, is_all=is_all, arguments=rest)
             outcomes += [outcome] if outcome is not None else []
     print(f"\n== all in {time.monotonic() - started_s:.0f} s")
     for outcome in outcomes:

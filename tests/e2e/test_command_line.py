@@ -51,10 +51,11 @@ class Up:
         self.process.send_signal(number)
         return self.process.wait(STOP_S)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Another command beside it."""
+    def run(self, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Another command beside it, with something typed into it."""
         return subprocess.run(
             [*MOONPOOL, *arguments],
+            input=typed,
             capture_output=True,
             text=True,
             env=self.env,
@@ -124,6 +125,10 @@ def test_up_serves_until_ctrl_c_and_leaves_nothing(up: Up) -> None:
     assert chat.returncode == 0, chat.stderr
     answer = json.loads(chat.stdout)
     assert answer["usage"]["completion_tokens"] >= 1
+
+    talk = up.run("chat", "--max-tokens", "8", typed="Hello\n\nAnd more\n/quit\n")
+    assert talk.returncode == 0, talk.stderr
+    assert talk.stderr.count("prompt tokens") == 2
 
     assert up.stop() == 0, up.log.read_text()
     assert_nothing_is_left(up.process.pid, ready)
