@@ -63,6 +63,7 @@ class TransferNode:
             "MOONPOOL_INDEX_TIMEOUT_S": "0.3",
             "MOONPOOL_PEER_TIMEOUT_S": "1",
             "MOONPOOL_DRAIN_TIMEOUT_S": "3",
+            "PYTHONFAULTHANDLER": "1",
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -133,7 +134,8 @@ class TransferNode:
         try:
             return self.wait()
         except subprocess.TimeoutExpired:
-            self.kill()
+            self.send(signal.SIGABRT)  # its threads' stacks go to the log
+            self.wait()
             raise AssertionError(f"{self.node} did not stop:\n{self.log}") from None
 
 
