@@ -48,7 +48,7 @@ class IndexWriter:
         self._log = log
         self._id = secrets.token_hex(8)
         self._mine: set[str] = set()
-        self._sessions: dict[str, _Session] = {}
+        self.sessions: dict[str, _Session] = {}
         self._has_work = asyncio.Event()
 
     def writes(self, node: str) -> bool:
@@ -59,16 +59,16 @@ class IndexWriter:
         entries = {entry.lease.node: entry for entry in self._mirror.registry.live(now_s)}
         held = await self._store.hold_writers(sorted(entries), self._id, WRITER_LEASE_MS)
         for node in self._mine - held:
-            self._sessions.pop(node, None)
+            self.sessions.pop(node, None)
         self._mine = held
         for node in sorted(held):
-            session = self._sessions.get(node)
+            session = self.sessions.get(node)
             lease = entries[node].lease
             if session is None or (session.incarnation, session.registration) != (
                 lease.incarnation,
                 lease.registration,
             ):
-                self._sessions.pop(node, None)
+                self.sessions.pop(node, None)
                 self._want_inventory(node)
 
     async def release_leases(self) -> None:
@@ -80,7 +80,7 @@ class IndexWriter:
 
     def forget_all(self) -> None:
         """Redis lost what it had: every session is void."""
-        self._sessions.clear()
+        self.sessions.clear()
         self._mine.clear()
 
     def rewrite(
@@ -96,14 +96,14 @@ class IndexWriter:
             return
         lease = entry.lease
         batches = deque(changes_of_runs(lease.root, runs, seq))
-        self._sessions[node] = _Session(lease.incarnation, lease.registration, batches)
+        self.sessions[node] = _Session(lease.incarnation, lease.registration, batches)
         for event in events:
             self.add(node, event)
         self._has_work.set()
 
     def add(self, node: str, event: ResidencyEvent) -> None:
         """Queue one event that the mirror applied in order."""
-        session = self._sessions.get(node)
+        session = self.sessions.get(node)
         if session is None or session.incarnation != event.incarnation:
             return
         batch = changes_of_event(event)
@@ -111,7 +111,7 @@ class IndexWriter:
         session.num_queued_fields += batch.num_fields
         if session.num_queued_fields > MAX_QUEUED_FIELDS:
             # Redis is away or too slow: the inventory will say it in less.
-            del self._sessions[node]
+            del self.sessions[node]
         self._has_work.set()
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class IndexWriter:
         while True:
             await self._has_work.wait()
             self._has_work.clear()
-            for node in list(self._sessions):
+            for node in list(self.sessions):
                 try:
                     await self._write_node(node)
                 except StoreAway:
@@ -129,7 +129,7 @@ class IndexWriter:
         self._has_work.set()
 
     async def _write_node(self, node: str) -> None:
-        session = self._sessions.get(node)
+        session = self.sessions.get(node)
         if session is None:
             return
         if session.number is None:
@@ -143,7 +143,7 @@ class IndexWriter:
             session.rewrite.popleft()
             if not session.rewrite and not await self._commit(node, session, batch.seq):
                 return
-        while session.queue and self._sessions.get(node) is session:
+        while session.queue and self.sessions.get(node) is session:
             batches = _take(session.queue)
             for batch in batches:
                 await self._store.write(session.number, batch.changes)
@@ -162,8 +162,8 @@ class IndexWriter:
 
     def _end(self, node: str, session: _Session) -> None:
         """The session is void: another writer, or another registration of the node."""
-        if self._sessions.get(node) is session:
-            del self._sessions[node]
+        if self.sessions.get(node) is session:
+            del self.sessions[node]
             self._mine.discard(node)  # the next round of leases says whose it is
 
 

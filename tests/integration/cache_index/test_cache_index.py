@@ -295,6 +295,43 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
         await store.close()
 
 
+async def test_more_than_can_wait_for_redis_is_made_good_by_an_inventory(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cache_index.writer.MAX_QUEUED_FIELDS", 10)
+    chain = new_chain(60)
+    async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 5))
+        await index.until_in_redis(chain, {"n1": 5})
+        before = node.inventories
+        with _stopped(index.redis):
+            for start in range(5, 60, 5):
+                await node.send(node.store_event(chain, start, start + 5))
+            await index.until_match(chain, {"n1": 60})
+            await until(lambda: "n1" not in hosted.service.writer.sessions)
+        await index.until_in_redis(chain, {"n1": 60})
+        assert node.inventories > before
+
+
+async def test_a_session_is_not_loaded_before_it_is_whole(index: Index) -> None:
+    chain = new_chain(10)
+    store = RedisStore(index.redis.url, LOG)
+    await store.probe()
+    await store.register("n1", "a", ROOT)
+    assert await store.hold_writers(["n1"], "w", 5_000) == {"n1"}
+    assert await store.open_session("n1", "a", "other") is None
+    assert await store.open_session("n1", "late", "w") is None
+    event = FakeNode(index.bus, "n1", ROOT).store_event(chain, 0, 10)
+    for _ in range(2):
+        number = await store.open_session("n1", "a", "w")
+        assert number is not None
+        await store.write(number, changes_of_event(event).changes)
+        assert await index.in_redis(chain) == {}
+        assert await store.commit("n1", number, 1)
+        assert await index.in_redis(chain) == {"n1": 10}
+    await store.close()
+
+
 async def test_the_first_format_of_a_model_stands_and_another_one_is_told_what_differs(
     index: Index,
 ) -> None:
