@@ -1,6 +1,7 @@
 """Fixtures of all tests: servers by worker, clusters, and the check that nothing is left."""
 
 import fcntl
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -65,10 +66,13 @@ def dummy_cluster() -> Iterator[HostedCluster]:
 @pytest.fixture(scope="module")
 def one_real_cluster() -> Iterator[None]:
     """Held while a cluster of the real model runs: one at a time on this machine."""
-    lock = Path(tempfile.gettempdir()) / "moonpool-tests-real-model.lock"
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # A lock on the folder itself leaves no file behind.
+    lock = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 @pytest.fixture(scope="module")
