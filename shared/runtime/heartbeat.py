@@ -32,7 +32,8 @@ class Heartbeat:
                 # Cut off: reports say nothing until the bus is back, which reconnects by itself.
                 await asyncio.sleep(REPORT_INTERVAL_S)
             try:
-                await asyncio.wait_for(self._poked.wait(), REPORT_INTERVAL_S)
+                async with asyncio.timeout(REPORT_INTERVAL_S):
+                    await self._poked.wait()
                 await asyncio.sleep(0.02)  # many pokes, one report
             except TimeoutError:
                 continue

@@ -164,7 +164,11 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
                 await _live(context, service)
             finally:
                 await _bounded(service.stop(), STOP_TIMEOUT_S, "stop", log)
-                tasks.cancel_all()
+                left = await tasks.end(STOP_TIMEOUT_S)
+                if left:
+                    # The group would wait for them for ever; shutdown is bounded.
+                    log.error("tasks that do not end: %s", ", ".join(left))
+                    os._exit(1)
     finally:
         await _bounded(bus.close(), STOP_TIMEOUT_S, "closing the bus", log)
 
@@ -201,6 +205,7 @@ async def _unless_stopping(stopping: asyncio.Event, work: Any) -> Any:
 
 async def _bounded(work: Any, timeout_s: float, what: str, log: logging.Logger) -> None:
     try:
-        await asyncio.wait_for(work, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await work
     except TimeoutError:
         log.warning("%s took more than %g s and was cut off", what, timeout_s)

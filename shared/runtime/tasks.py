@@ -5,7 +5,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from shared.runtime.clock import monotonic_s
+
 T = TypeVar("T")
+CANCEL_AGAIN_S = 0.25
 
 
 class Tasks:
@@ -35,6 +38,14 @@ class Tasks:
         except Exception:  # the boundary between one request and the service
             self._log.exception("task %s failed", name)
 
-    def cancel_all(self) -> None:
-        for task in list(self._running):
-            task.cancel()
+    async def end(self, timeout_s: float) -> list[str]:
+        """Cancel all tasks until they have ended; names those that have not in time.
+
+        Cancelled again and again: some awaits lose a cancellation that comes just as they end.
+        """
+        deadline_s = monotonic_s() + timeout_s
+        while self._running and monotonic_s() < deadline_s:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=CANCEL_AGAIN_S)
+        return sorted(task.get_name() for task in self._running)
