@@ -24,7 +24,8 @@ from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.tasks import Tasks
 
 RENEW_S = 0.2
-PAGE_RUNS = 2
+PLACE = 16
+PAGE_PLACES = 5
 
 
 class FakeNode:
@@ -36,6 +37,8 @@ class FakeNode:
         self.seq = 0
         self.depths: dict[bytes, int] = {}
         """By whole chain: how many of its leading blocks are here."""
+        self.chains: list[bytes] = []
+        """In the order they came; the places of an inventory."""
         self.epoch = ""
         self.registrations = 0
         self.inventories = 0
@@ -118,6 +121,8 @@ class FakeNode:
     def store_event(self, chain: bytes, start: int, end: int) -> ResidencyEvent:
         """Hold blocks [start, end) of the chain; the event is not sent yet."""
         self.depths[chain] = end
+        if chain not in self.chains:
+            self.chains.append(chain)
         return self._event(stored=_runs(chain, start, end))
 
     def remove_event(self, chain: bytes, start: int) -> ResidencyEvent:
@@ -146,14 +151,23 @@ class FakeNode:
 
     async def _inventory(self, request: InventoryRequest) -> InventoryReply:
         self.inventories += 1
-        runs = [run for chain, depth in self.depths.items() for run in _runs(chain, 0, depth)]
-        end = request.cursor + PAGE_RUNS
+        return self.page(request.cursor)
+
+    def page(self, cursor: int) -> InventoryReply:
+        """Part of what it holds now: the cursor counts places, whether they are filled or not."""
+        places = [(chain, at) for chain in self.chains for at in range(0, len(chain) // 16, PLACE)]
+        end = cursor + PAGE_PLACES
+        runs = [
+            run
+            for chain, at in places[cursor:end]
+            for run in _runs(chain, at, min(at + PLACE, self.depths.get(chain, 0)))
+        ]
         return InventoryReply(
             incarnation=self.incarnation,
             root=self.root,
             seq=self.seq,
-            stored=runs[request.cursor : end],
-            next_cursor=end if end < len(runs) else None,
+            stored=runs,
+            next_cursor=end if end < len(places) else None,
         )
 
 
