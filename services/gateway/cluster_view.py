@@ -64,7 +64,8 @@ class ClusterView:
             await self._ask()
             try:
                 pause_s = RETRY_S if self.model is None else REFRESH_S
-                await asyncio.wait_for(self._changed.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
                 # Reports go on while the conductor learns the same: do not ask at their pace.
                 await asyncio.sleep(RETRY_S / 4)
             except TimeoutError:

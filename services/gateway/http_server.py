@@ -71,7 +71,8 @@ class HttpServer:
         self._server.should_exit = True
         self._server.told_to_stop.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S + 1)
+            async with asyncio.timeout(STOP_TIMEOUT_S + 1):
+                await self._stopped.wait()
 
 
 def _listen(host: str, port: int) -> socket.socket:

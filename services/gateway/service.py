@@ -102,7 +102,8 @@ class GatewayService:
             self.abandon_all()
             # Time for the cancels to reach the instances and the errors the clients.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._generator.drain(), CANCELS_OUT_S)
+                async with asyncio.timeout(CANCELS_OUT_S):
+                    await self._generator.drain()
         if self._http is not None:
             await self._http.stop()
         if self._prompts is not None:

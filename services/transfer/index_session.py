@@ -30,7 +30,7 @@ class IndexSession:
 
     async def run(self) -> None:
         """For ever; ServiceError VOID_INCARNATION when another process took the node's name."""
-        while not _is_cancelled():
+        while True:
             try:
                 await self._step()
                 if self._is_away_said:
@@ -43,7 +43,6 @@ class IndexSession:
                     log.warning("the index does not answer, serving without it: %s", error)
                     self._is_away_said = True
             await asyncio.sleep(RENEW_INTERVAL_S)
-        raise asyncio.CancelledError
 
     async def _step(self) -> None:
         if self._epoch is None:
@@ -77,9 +76,3 @@ class IndexSession:
                 f"another process is node {self._node.id} now; give each transfer its own "
                 "MOONPOOL_INSTANCE_ID",
             )
-
-
-def _is_cancelled() -> bool:
-    """wait_for of Python 3.11 can swallow a cancel when the answer comes at that very moment."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

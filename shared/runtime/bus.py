@@ -1,8 +1,8 @@
-"""The bus: typed request, publish and subscribe over NATS. The only file that speaks nats-py."""
+"""The bus: typed request, publish and subscribe over NATS. With `micro` all that speaks nats-py."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 import nats
@@ -109,7 +109,9 @@ class Bus:
         Raises NoResponder (nobody listens), BusTimeout, or the ServiceError that was answered.
         """
         try:
-            answer = await self.client.request(subject, encode(message), timeout=timeout_s)
+            answer = await _unless_cancelled(
+                self.client.request(subject, encode(message), timeout=timeout_s)
+            )
         except nats.errors.NoRespondersError:
             raise NoResponder(subject) from None
         except (TimeoutError, nats.errors.TimeoutError):
@@ -199,6 +201,18 @@ class Bus:
             f"could not send on {subject}: {error or type(error).__name__}",
             is_retryable=True,
         )
+
+
+async def _unless_cancelled(request: Awaitable[Msg]) -> Msg:
+    """The answer. nats-py waits with `wait_for`, which in Python 3.11 gives the answer to a task
+    that was cancelled at that very moment: the task would go on as if nobody had stopped it.
+    """
+    task = asyncio.current_task()
+    num_before = 0 if task is None else task.cancelling()
+    answer = await request
+    if task is not None and task.cancelling() > num_before:
+        raise asyncio.CancelledError
+    return answer
 
 
 def error_of(answer: Msg) -> ServiceError:

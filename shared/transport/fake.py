@@ -69,7 +69,8 @@ class FakeTransport:
         ):
             memory.is_alive = False
         try:
-            await asyncio.wait_for(memory.aborted.wait(), memory.latency_s)
+            async with asyncio.timeout(memory.latency_s):
+                await memory.aborted.wait()
         except TimeoutError:
             pass
         else:

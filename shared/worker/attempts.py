@@ -131,7 +131,8 @@ class Attempts(Generic[A]):
         if attempt is None or not attempt.is_stopped:
             return True
         try:
-            await asyncio.wait_for(attempt.gone.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await attempt.gone.wait()
         except TimeoutError:
             return False
         return True
