@@ -127,6 +127,8 @@ class Talk:
     def __init__(self, client: Client, model: str, *, max_tokens: int, temperature: float) -> None:
         self.messages: Messages = []
         self.usage: dict[str, Any] = {}
+        self.finish_reason = ""
+        self.max_tokens = max_tokens
         self._client = client
         self._fixed = {
             "model": model,
@@ -146,6 +148,7 @@ class Talk:
                     raise CommandError(f"the answer broke off: {chunk['error']['message']}")
                 self.usage = chunk.get("usage") or self.usage
                 for choice in chunk["choices"]:
+                    self.finish_reason = choice.get("finish_reason") or ""
                     part = choice["delta"].get("content") or ""
                     parts.append(part)
                     if is_printing:
@@ -186,4 +189,7 @@ def _converse(talk: Talk, base_url: str) -> None:
             console.print(f"\n[bold red]error:[/] {error.message} {error.hint}")
         else:
             prompt = talk.usage.get("prompt_tokens", "?")
-            console.print(f"[dim]{prompt} prompt tokens, {talk.cached_tokens} of them cached[/]")
+            line = f"{prompt} prompt tokens, {talk.cached_tokens} of them cached"
+            if talk.finish_reason == "length":
+                line += f"; cut after {talk.max_tokens} tokens (--max-tokens)"
+            console.print(f"[dim]{line}[/]")

@@ -17,10 +17,11 @@ from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
 from scripts.cli.target import Target, find_target, need_nats
+from scripts.cli.up import check_model
 from scripts.demo.client import Asker, AskError
 from scripts.demo.plan import PlanError, plan
 from scripts.demo.run import Row, run
-from scripts.demo.table import table_of
+from scripts.demo.table import bills_of, table_of
 from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.options import DEFAULT_MODEL, ClusterOptions
 from scripts.launcher.readiness import ask_conductor
@@ -28,7 +29,7 @@ from shared.messages.conductor import StateReply
 from shared.runtime.bus import Bus
 
 FOLDER = Path(scripts.demo.__file__).parent
-TABLE_WIDTH = 150
+TABLE_WIDTH = 100
 
 
 def demo(
@@ -43,7 +44,8 @@ def demo(
         str, typer.Option(help="For the cluster that the demo starts itself.")
     ] = DEFAULT_MODEL,
     text: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="Another text to read.")
+        Path,
+        typer.Option(exists=True, dir_okay=False, help="Another text to read.", show_default=False),
     ] = FOLDER / "text.md",
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 32,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -87,6 +89,7 @@ async def _demo(
     if target is not None:
         console.print(f"using the cluster at {target.base_url}")
         return await _ask(target, text, questions, max_tokens)
+    check_model(model)
     options = ClusterOptions(model=model, log_level="WARNING")
     with ClusterView(console, title=f"starting {model}", is_showing_logs=False) as view:
         cluster = LocalCluster(options, on_death=view.on_death)
@@ -162,6 +165,7 @@ def _show(rows: Sequence[Row]) -> None:
     if not out.is_terminal:
         out = Console(highlight=False, width=TABLE_WIDTH)
     out.print(table_of(rows))
+    out.print(bills_of(rows))
     for number, row in enumerate(rows, 1):
-        out.print(f"{number}. {row.step.question}", style="bold", markup=False)
+        out.print(f"{number}. {row.step.what}: {row.step.question}", style="bold", markup=False)
         out.print(f"   {row.answer.text.strip()}", markup=False)

@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from scripts.cli import chat, demo, status, up
-from scripts.cli.output import CommandError, report_error
+from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
+
+USAGE_CODE = 2
+USAGE_HINT = "stderr says which; `--help` lists them"
 
 app = typer.Typer(
     name="moonpool",
@@ -47,11 +50,16 @@ def moonpool(
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
+    is_json = "--json" in sys.argv
     try:
-        app()
+        app(prog_name="moonpool")
     except (CommandError, LaunchError) as error:
-        report_error(error.message, error.hint, as_json="--json" in sys.argv)
+        report_error(error.message, error.hint, as_json=is_json)
         raise SystemExit(1) from None
+    except SystemExit as end:
+        if end.code == USAGE_CODE and is_json:
+            print_json({"ok": False, "error": {"message": "bad arguments", "hint": USAGE_HINT}})
+        raise
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

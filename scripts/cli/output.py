@@ -25,9 +25,10 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def report_error(message: str, hint: str, *, as_json: bool) -> None:
-    console.print(f"[bold red]error:[/] {_plain(message)}")
+    # Not wrapped: paths and commands in it must survive a copy.
+    console.print(f"[bold red]error:[/] {_plain(message)}", soft_wrap=True)
     if hint:
-        console.print(f"[bold]try:[/] {_plain(hint)}")
+        console.print(f"[bold]try:[/] {_plain(hint)}", soft_wrap=True)
     if as_json:
         print_json({"ok": False, "error": {"message": message, "hint": hint}})
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from scripts.launcher.processes import Exit
 from scripts.launcher.readiness import Readiness
+from scripts.launcher.supervisor import BAD_SETTINGS_CODE
 
 COLOURS = (
     "cyan",
@@ -67,7 +68,8 @@ class ClusterView:
 
     def on_death(self, end: Exit) -> None:
         """Who died and why; its last lines when they were not shown already."""
-        self._console.print(Text(f"{end.sentence}, starting it again", style="bold red"))
+        what_now = "" if end.code == BAD_SETTINGS_CODE else ", starting it again"
+        self._console.print(Text(f"{end.sentence}{what_now}", style="bold red"))
         if not self._is_showing_logs:
             for line in end.tail[-4:]:
                 self._print(end.name, line)

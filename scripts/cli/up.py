@@ -12,14 +12,17 @@ from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
 from scripts.launcher import state_file
-from scripts.launcher.cluster import LocalCluster
+from scripts.launcher.cluster import LocalCluster, reachable
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.options import DEFAULT_MODEL, ClusterOptions
 from scripts.launcher.readiness import ask_conductor
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import locate
+from shared.scheduling.policies.registry import POLICIES
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+DTYPES = ("float32", "bfloat16")
+MODES = ("exact", "fast")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -44,7 +47,8 @@ def up(
     ] = None,
     mode: Annotated[str | None, typer.Option(envvar="MOONPOOL_MODE", help="exact or fast.")] = None,
     policy: Annotated[
-        str | None, typer.Option(envvar="MOONPOOL_POLICY", help="Placement policy.")
+        str | None,
+        typer.Option(envvar="MOONPOOL_POLICY", help=f"Placement policy: {', '.join(POLICIES)}."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each worker; else shared out.")
@@ -75,8 +79,14 @@ def up(
 
       moonpool up --nats nats://my-nats:4222 --redis redis://my-redis:6379
     """
-    if log_level.upper() not in LOG_LEVELS:
-        raise CommandError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
+    for option, value, allowed in (
+        ("--log-level", log_level.upper(), LOG_LEVELS),
+        ("--policy", policy, POLICIES),
+        ("--dtype", dtype, DTYPES),
+        ("--mode", mode, MODES),
+    ):
+        if value is not None and value not in allowed:
+            raise CommandError(f"{option} {value} is none of {', '.join(allowed)}")
     options = ClusterOptions(
         model=model,
         nodes=nodes,
@@ -96,6 +106,7 @@ def up(
         is_keeping_logs=keep_logs,
     )
     check_model(model)
+    check_port(host, port)
     asyncio.run(_serve(options, as_json=as_json))
 
 
@@ -105,6 +116,18 @@ def check_model(model: str) -> None:
         locate(model)
     except CheckpointError as error:
         raise CommandError(f"--model {error}") from None
+
+
+def check_port(host: str, port: int) -> None:
+    """A busy port is often a cluster of one's own in another terminal."""
+    url = f"http://{reachable(host)}:{port}"
+    for known in state_file.find_running():
+        if known.base_url == url:
+            raise CommandError(
+                f"a moonpool cluster (pid {known.pid}) serves {url} already",
+                hint="use it (`moonpool chat`, `moonpool demo`), stop it (Ctrl-C in its terminal "
+                f"or `kill {known.pid}`), or start another beside it with --port 0",
+            )
 
 
 def parse_size(text: str) -> int:

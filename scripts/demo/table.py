@@ -1,56 +1,64 @@
-"""The table of the demo. Decides nothing."""
+"""The tables of the demo, narrow enough for a terminal of 80 columns. Decides nothing."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from scripts.demo.run import Row
 
-SOURCES = {"none": "computed", "local": "this node", "remote": "other node", "mixed": "both"}
-STAGES = (("queue_s", "queue"), ("load_s", "load"), ("compute_s", "compute"))
+STAGES = (("queue_s", "queue"), ("load_s", "load"), ("compute_s", "compute"), ("ttft_s", "TTFT"))
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    table = Table(title="one text, five questions, two nodes", title_justify="left")
-    for name in ("", "prefill", "decode", "prompt", "cached", "from"):
+    """Who computed, what was reused and moved, and how long token 0 took."""
+    table = _table("One text, five questions, two nodes")
+    for name in ("", "prefill → decode", "cached", "from"):
         table.add_column(name)
-    for name in ("TTFT", "cold TTFT", "moved", "predicted", "real"):
+    for name in ("MB", "TTFT", "cold"):
         table.add_column(name, justify="right")
-    table.add_column("= cold")
-    for row in rows:
+    table.add_column("same")
+    for number, row in enumerate(rows, 1):
         answer, served = row.answer, row.answer.served
         table.add_row(
-            row.step.what,
-            served.prefill,
-            served.decode,
-            str(answer.prompt_tokens),
-            str(answer.cached_tokens),
-            SOURCES[served.cached_from],
+            str(number),
+            f"{served.prefill} → {served.decode}",
+            f"{answer.cached_tokens}/{answer.prompt_tokens}",
+            served.cached_from,
+            f"{served.bytes_moved / 1e6:.1f}",
             f"{served.ttft_s:.2f} s",
             f"{row.cold.served.ttft_s:.2f} s",
-            _moved(served.bytes_moved, served.transfer_s),
-            _bill(served.bill.get("predicted")),
-            _bill(served.bill.get("real")),
             "[green]yes[/]" if row.equal_to_cold else "[bold red]no[/]",
         )
     return table
 
 
-def _moved(moved_bytes: int, seconds: float) -> str:
-    if not moved_bytes:
-        return "nothing"
-    return f"{moved_bytes / 1e6:.1f} MB\n{seconds * 1e3:.0f} ms"
+def bills_of(rows: Sequence[Row]) -> Table:
+    """What was predicted at placement and what it came to."""
+    table = _table("The bill in seconds, predicted → real")
+    table.add_column("")
+    for _, name in STAGES:
+        table.add_column(name, justify="right")
+    for number, row in enumerate(rows, 1):
+        bill = row.answer.served.bill
+        table.add_row(str(number), *(_stage(bill, key) for key, _ in STAGES))
+    return table
 
 
-def _bill(times: dict[str, Any] | None) -> str:
-    """One line a stage that took time."""
-    if not times:
-        return "-"
-    lines = [
-        f"{name} {float(times[key]):.2f}"
-        for key, name in STAGES
-        if float(times.get(key, 0)) > 0.005
-    ]
-    lines.append(f"ttft {float(times.get('ttft_s', 0)):.2f}")
-    return "\n".join(lines)
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def _stage(bill: dict[str, Any], key: str) -> str:
+    return " → ".join(_seconds(bill.get(side), key) for side in ("predicted", "real"))
+
+
+def _seconds(times: dict[str, Any] | None, key: str) -> str:
+    return "-" if not times else f"{float(times.get(key) or 0):.2f}"

@@ -151,7 +151,7 @@ class LocalCluster:
         ]
         for port in ports:
             self._stack.callback(port.release)
-        self.base_urls = [f"http://{_reachable(options.host)}:{port.number}" for port in ports]
+        self.base_urls = [f"http://{reachable(options.host)}:{port.number}" for port in ports]
         self.folder = RunFolder(options.run_dir, shared_bytes=options.nodes * options.pool_bytes)
         self._stack.callback(self._remove_folder)
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
@@ -247,7 +247,7 @@ class LocalCluster:
             raise LaunchError(failure.message, hint=f"the logs are in {self.folder.logs}")
 
 
-def _reachable(host: str) -> str:
+def reachable(host: str) -> str:
     """How this machine reaches a server that listens on `host`."""
     if host in ("0.0.0.0", ""):
         return "127.0.0.1"

@@ -14,7 +14,14 @@ class HeldPort:
     """One port on one host; `number` 0 takes a free one."""
 
     def __init__(self, host: str, number: int = 0) -> None:
-        family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
+        try:
+            found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise LaunchError(
+                f"{host} is no address of this machine: {error.strerror}",
+                hint="--host 127.0.0.1 serves this machine, --host 0.0.0.0 the network too",
+            ) from None
+        family, _, _, _, address = found[0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -27,7 +34,10 @@ class HeldPort:
                     hint=f"stop what listens there (ss -ltnp 'sport = :{number}' names it), or "
                     "choose another with --port; --port 0 takes a free one",
                 ) from None
-            raise LaunchError(f"cannot use port {number} on {host}: {error.strerror}") from None
+            raise LaunchError(
+                f"cannot use port {number} on {host}: {error.strerror}",
+                hint="--host must be an address of this machine; ports below 1024 need root",
+            ) from None
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:

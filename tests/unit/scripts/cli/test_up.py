@@ -1,9 +1,12 @@
 """What `moonpool up` makes of its options."""
 
+from pathlib import Path
+
 import pytest
 
 from scripts.cli.output import CommandError
-from scripts.cli.up import parse_size
+from scripts.cli.up import check_port, parse_size
+from scripts.launcher import state_file
 
 
 @pytest.mark.parametrize(
@@ -18,3 +21,17 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused_by_name(text: str) -> None:
     with pytest.raises(CommandError, match="--pool-size"):
         parse_size(text)
+
+
+def test_a_cluster_of_ones_own_on_the_port_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    url = "http://127.0.0.1:8123"
+    state = state_file.describe(base_url=url, nats_url="n", admin_key="k", run_dir=tmp_path)
+    state_file.write(state)
+    check_port("127.0.0.1", 8124)
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(CommandError, match=f"pid {state.pid}") as caught:
+            check_port(host, 8123)
+        assert "--port 0" in caught.value.hint

@@ -39,3 +39,10 @@ def test_a_busy_port_is_refused_with_what_to_do() -> None:
         with pytest.raises(LaunchError, match=f"port {number} on {HOST} is busy") as caught:
             HeldPort(HOST, number)
     assert "--port" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.1"])
+def test_a_host_that_is_not_here_is_refused_with_what_to_do(host: str) -> None:
+    with pytest.raises(LaunchError, match=host) as caught:
+        HeldPort(host)
+    assert "--host" in caught.value.hint
