@@ -149,6 +149,7 @@ class Fetcher:
             return
         given = blocks.allocate(job.owner, job.handle, count, job.cap)
         assert isinstance(given, list), "as many as there are were asked for"
+        self._pool.on_change()  # something may have been evicted
         window = max(1, WINDOW_BYTES // self._pool.geometry.block_bytes)
         job_bytes = count * self._pool.geometry.block_bytes
         self.bytes_in_flight += job_bytes

@@ -135,7 +135,7 @@ class NodePool:
         found = await self.checksums([(run[index].slot, full) for index in unchecked])
         for index, checksum in zip(unchecked, found, strict=True):
             if checksum != run[index].checksum:
-                self.quarantine(run[index])
+                self._quarantine(run[index])
                 self.blocks.drop(owner, handle, [block.slot for block in run[index:]])
                 return run[:index]
         return run
@@ -147,11 +147,14 @@ class NodePool:
             if block is None:
                 continue
             (checksum,) = await self.checksums([(block.slot, self.geometry.block_tokens)])
-            if checksum != block.checksum and self.blocks.readable(key) == block:
-                self.quarantine(block)
+            if checksum != block.checksum:
+                self._quarantine(block)
 
-    def quarantine(self, block: HeldBlock) -> None:
+    def _quarantine(self, block: HeldBlock) -> None:
+        """Only that very copy: another one may have its key by now."""
         assert block.key is not None
+        if self.blocks.readable(block.key) != block:
+            return
         self.checksum_failures_total += 1
         num_removed = self.blocks.quarantine(block.key)
         log.warning(

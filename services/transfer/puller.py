@@ -4,6 +4,8 @@ The request's handle is the right to read the peer's private and unfinished slot
 are what was meant is told by their generation.
 """
 
+from collections import Counter
+
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import Peers
 from shared.kv.ids import Slot
@@ -22,18 +24,26 @@ class Puller:
         self._pool = pool
         self._transport = transport
         self._peers = peers
+        self._written: Counter[int] = Counter()
         self.bytes_in_flight = 0
         self.bytes_streamed_total = 0
+
+    def is_writing(self, slot: Slot) -> bool:
+        """A pull still copies into it: its bytes are not final."""
+        return slot in self._written
 
     async def pull(self, owner: str, request: Pull) -> PullReply:
         started_s = monotonic_s()
         deadline_s = started_s + request.remaining_ms / 1000
         slices = self._slices(owner, request)
         num_bytes = sum(part.num_bytes for part in slices)
+        written = Counter({item.slot for item in request.items})
+        self._written += written
         self.bytes_in_flight += num_bytes
         try:
             await self._read(request, slices, deadline_s)
         finally:
+            self._written -= written
             self.bytes_in_flight -= num_bytes
         self.bytes_streamed_total += num_bytes
         return PullReply(

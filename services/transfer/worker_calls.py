@@ -188,6 +188,8 @@ class Session:
                 attachment.owner, request.handle, Slot(block.slot), Generation(block.generation)
             ):
                 raise _bad(f"{where}.slot", f"{block.slot} is not a WRITING slot of the handle")
+            if node.puller.is_writing(Slot(block.slot)):
+                raise _bad(f"{where}.slot", f"{block.slot}: a pull into it has not ended")
         checksums = await node.pool.checksums(
             [(Slot(block.slot), block.valid_tokens) for block in request.blocks]
         )

@@ -15,6 +15,7 @@ from services.transfer.fetcher import Fetcher
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
 from shared.kv.block_keys import split
+from shared.kv.block_pool import SealItem
 from shared.kv.ids import BlockKey
 from shared.messages.common import ErrorCode, FetchSource, NodeRef
 from shared.messages.pool import FetchBlocks, FetchBlocksReply
@@ -238,3 +239,35 @@ async def test_a_stopped_fetch_leaves_no_slot_behind(bench: Bench) -> None:
         bench.pool.blocks.check_integrity()
     await settle()
     assert len(bench.peers.released) == len(bench.peers.leased)
+
+
+async def test_what_a_failed_fetch_evicted_is_told_to_the_index(bench: Bench) -> None:
+    blocks = bench.pool.blocks
+    old = split(make_chain(NUM_SLOTS, seed=8))
+    given = blocks.allocate("w", "old", NUM_SLOTS, NUM_SLOTS)
+    assert isinstance(given, list)
+    items = [
+        SealItem(block.slot, block.generation, 1, key)
+        for block, key in zip(given, old, strict=True)
+    ]
+    blocks.seal("w", "old", 0, old, items)
+    blocks.release("w", "old")
+    bench.memory.dies_after_slices = 0
+    evicted_when_told: list[int] = []
+    bench.pool.on_change = lambda: evicted_when_told.append(blocks.counts.evictions_total)
+    reply = await bench.fetch()
+    assert reply.blocks.slots == []
+    assert evicted_when_told == [NUM_BLOCKS]
+
+
+async def test_a_damaged_copy_takes_no_good_one_of_its_key_with_it(bench: Bench) -> None:
+    pool = bench.pool
+    held = (await bench.fetch()).blocks
+    pool.segment.block(held.slots[0])[0] ^= 1
+    damaged = pool.blocks.readable(KEYS[0])
+    pool.blocks.quarantine(KEYS[0])  # another reader found it first
+    pool.blocks.release("w", "r")
+    await bench.fetch("again")
+    assert damaged is not None
+    pool._quarantine(damaged)
+    assert pool.blocks.num_leading(KEYS) == NUM_BLOCKS
