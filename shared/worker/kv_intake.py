@@ -64,13 +64,7 @@ class KvIntake:
 
     async def complete(self, handoff: Handoff) -> Blocks:
         """All blocks of the prompt, arrived, verified and sealed in the own pool."""
-        num_blocks = self._grid.num_blocks(self._run.num_tokens)
-        if [block.index for block in handoff.blocks] != list(range(num_blocks)):
-            raise ServiceError(
-                ErrorCode.KV_LOST,
-                f"the hand-over names {len(handoff.blocks)} blocks of {num_blocks}",
-                is_retryable=True,
-            )
+        self._check(handoff)
         try:
             await self._pull_and_seal(handoff)
         except ServiceError as error:
@@ -80,6 +74,22 @@ class KvIntake:
             self._arrived = [0] * len(self._own.slots)
             await self._once_more(handoff)
         return _joined(self._prefix, self._sealed)
+
+    def _check(self, handoff: Handoff) -> None:
+        """Every block of the prompt, whole and with a checksum: one without would prove nothing."""
+        num_tokens = self._run.num_tokens
+        wanted = [
+            (index, self._grid.valid_tokens(index, num_tokens))
+            for index in range(self._grid.num_blocks(num_tokens))
+        ]
+        named = [(block.index, block.valid_tokens) for block in handoff.blocks if block.checksum]
+        if named != wanted:
+            raise ServiceError(
+                ErrorCode.KV_LOST,
+                f"the hand-over names {len(named)} whole blocks with a checksum, the prompt has "
+                f"{len(wanted)}",
+                is_retryable=True,
+            )
 
     async def _once_more(self, handoff: Handoff) -> None:
         try:

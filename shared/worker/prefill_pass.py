@@ -104,10 +104,7 @@ class PrefillPass:
             async with tools.turns.turn(job.handle):
                 await self._compute_chunk(chunk)
             await self._seal(chunk)
-        if not self._pool.generations_hold(
-            [block.slot for block in self._blocks], [block.generation for block in self._blocks]
-        ):
-            raise StaleBlocksError
+        self._check_unchanged(chunks[-1])  # a block may have changed during the last seal
         queue_s = max(free_s - job.run_s, 0.0) + wait_s
         return Computed(
             self._blocks, self._first_token, prefix, hit_blocks, queue_s, self._compute_s
@@ -194,8 +191,10 @@ class PrefillPass:
     async def _seal(self, chunk: Chunk) -> None:
         """Whole chunks get their keys and are published; the rest stays the request's own.
 
-        The pool may answer with another slot, which had the same key before.
+        The pool may answer with another slot, which had the same key before. Nothing is published
+        that was computed from a block that changed meanwhile.
         """
+        self._check_unchanged(chunk)
         blocks = [self._blocks[index] for index in self._tools.grid.blocks_of(chunk)]
         keyed = [block for block in blocks if block.index < self._keyed_blocks]
         private = blocks[len(keyed) :]
@@ -204,6 +203,14 @@ class PrefillPass:
             await self._seal_run(keyed, chain)
         if private:
             await self._seal_run(private, b"")
+
+    def _check_unchanged(self, chunk: Chunk) -> None:
+        """All that the chunk was computed from, and itself, is still in the use that was held."""
+        read = self._blocks[: self._tools.grid.num_blocks(chunk.end)]
+        if not self._pool.generations_hold(
+            [block.slot for block in read], [block.generation for block in read]
+        ):
+            raise StaleBlocksError
 
     async def _seal_run(self, blocks: list[KvBlock], chain: bytes) -> None:
         first = blocks[0].index
