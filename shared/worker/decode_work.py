@@ -78,6 +78,8 @@ class DecodeWork:
         run, pool = job.run, job.session.client
         chain = run.chain if run.cache == "on" else b""
         prefix = await hold_prefix(pool, job.ref, chain, run.source, job.remaining_s)
+        # Slots are taken when the first layers are ready: a prompt that only waits holds none.
+        hints = await job.next_hints()
         num_own = self._parts.grid.num_blocks(run.num_tokens) - prefix.num_blocks
         own = AllocateReply(slots=[], generations=[])
         if num_own:
@@ -85,8 +87,9 @@ class DecodeWork:
                 own = await allocate_when_free(pool, job.handle, num_own)
         num_layers = self._parts.loaded.config.num_layers
         intake = KvIntake(pool, run, self._parts.grid, num_layers, prefix, own)
-        while (hints := await job.next_hints()) is not None:
+        while hints is not None:
             await intake.pull_hinted(hints)
+            hints = await job.next_hints()
         handoff = await job.wait_handoff()
         blocks = await intake.complete(handoff)
         await self._load(job, blocks.slots, blocks.generations)

@@ -1,9 +1,12 @@
 """Broken blocks, full and lost pools: a recompute or an error to try again, never wrong tokens."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from shared.engine.prefill import PrefillEngine
+from shared.kv.ids import BlockKey
 from shared.messages.common import ErrorCode, Sampling
 from tests.support.deadline import until
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
@@ -50,6 +53,50 @@ async def test_a_block_that_changes_while_it_is_read_makes_the_pass_void(nodes: 
     await answer.done()
     assert answer.text == expected
     assert answer.reuse.cached_tokens == 0
+    await nodes.nothing_is_held()
+
+
+async def test_nothing_is_published_that_was_computed_from_a_block_that_changed(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = prompt(1025)
+    chain = chain_of(tokens)
+    await (
+        await nodes.bench.submit(tokens[:513], nodes.prefill, nodes.decode, sampling=SHORT)
+    ).done()
+    await nodes.nothing_is_held()
+    whole = PrefillEngine.prefill_chunk
+    starts: list[int] = []
+
+    def damage_after_the_first(
+        self: PrefillEngine, chunk: Any, start: int, *args: Any, **k: Any
+    ) -> Any:
+        logits = whole(self, chunk, start, *args, **k)
+        if not starts:
+            nodes.a.pool.quarantine(BlockKey(chain[:16]))
+        starts.append(start)
+        return logits
+
+    monkeypatch.setattr(PrefillEngine, "prefill_chunk", damage_after_the_first)
+    answer = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)
+    await answer.done()
+    assert starts == [512, 0, 256, 512, 768, 1024]
+    assert answer.text == reference_answer(tokens, SHORT)
+    await nodes.nothing_is_held()
+
+
+async def test_decode_takes_no_slots_for_a_prompt_that_only_waits(nodes: TwoNodes) -> None:
+    gate, prefix_gate = nodes.a.gate("allocate"), nodes.b.gate("lease")
+    answer = await nodes.bench.submit(prompt(700), nodes.prefill, nodes.far_decode, sampling=SHORT)
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+        await prefix_gate.entered.wait()
+    prefix_gate.open.set()
+    for _ in range(20):  # what decode does next, it does without waiting for anything outside
+        await asyncio.sleep(0)
+    assert nodes.b.num_taken == 0
+    gate.open.set()
+    assert (await answer.done()).text == reference_answer(prompt(700), SHORT)
     await nodes.nothing_is_held()
 
 
