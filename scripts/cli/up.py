@@ -53,6 +53,10 @@ def up(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each worker; else shared out.")
     ] = None,
+    admin_key: Annotated[
+        str | None,
+        typer.Option(envvar="MOONPOOL_ADMIN_KEY", help="Allows `placement`; else a random one."),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(envvar="MOONPOOL_LOG_LEVEL", help=" ".join(LOG_LEVELS))
     ] = "INFO",
@@ -101,6 +105,7 @@ def up(
         mode=mode,
         policy=policy,
         threads=threads,
+        admin_key=admin_key,
         log_level=log_level.upper(),
         run_dir=run_dir,
         is_keeping_logs=keep_logs,

@@ -49,12 +49,14 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         served = self.answer.served
         return {
+            "what": self.step.what,
             "prefill": served.prefill,
             "decode": served.decode,
             "prompt_tokens": self.answer.prompt_tokens,
             "cached_tokens": self.answer.cached_tokens,
             "cached_from": served.cached_from,
             "ttft_s": served.ttft_s,
+            "cold_ttft_s": self.cold.served.ttft_s,
             "bytes_moved": served.bytes_moved,
             "transfer_s": served.transfer_s,
             "bill": served.bill,

@@ -50,7 +50,7 @@ class LocalCluster:
     ) -> None:
         self.options = options
         self.names = names_of(options)
-        self.admin_key = secrets.token_urlsafe(24)
+        self.admin_key = options.admin_key or secrets.token_urlsafe(24)
         self.deaths: list[Exit] = []
         self.is_keeping_logs = options.is_keeping_logs
         self._on_line = on_line

@@ -35,6 +35,8 @@ class ClusterOptions:
     policy: str | None = None
     threads: int | None = None
     """Of each worker; None shares the cores out."""
+    admin_key: str | None = None
+    """Allows `placement`; None takes a random one."""
     log_level: str = "INFO"
     drain_timeout_s: float = 10.0
     run_dir: Path | None = None
