@@ -21,6 +21,7 @@ from services.cache_index import redis_scripts
 from services.cache_index.segments import (
     NUMBER_BYTES,
     SEGMENT_PATTERN,
+    TIER_DRAM,
     SegmentChange,
     pack_replica,
 )
@@ -145,7 +146,7 @@ class RedisStore:
                 void = number.to_bytes(NUMBER_BYTES, "big")
                 calls.append((redis_scripts.REMOVE, segment, [void, *change.removed]))
             if change.stored:
-                replica = pack_replica(number, 0)
+                replica = pack_replica(number, TIER_DRAM)
                 calls.append((redis_scripts.STORE, segment, [replica, *change.stored]))
         await self._run_many(calls)
 

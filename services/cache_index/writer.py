@@ -136,6 +136,10 @@ class IndexWriter:
             session.number = await self._store.open_session(node, session.incarnation, self._id)
             if session.number is None:
                 self._end(node, session)
+                if await self._store.node(node) is None:
+                    # Taken for gone while it lives, by one that was cut off from it. When it is
+                    # not known here either, its next renewal makes it register again.
+                    self._mirror.forget_node(node)
                 return
         while session.rewrite:
             batch = session.rewrite[0]

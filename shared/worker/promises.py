@@ -1,6 +1,5 @@
 """PURE: the room an instance has promised, by attempt. Never allocates anything itself."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 
@@ -44,9 +43,6 @@ class Promises:
 
     def __contains__(self, handle: str) -> bool:
         return handle in self._by_handle
-
-    def __iter__(self) -> Iterator[Promise]:
-        return iter(list(self._by_handle.values()))
 
     @property
     def tokens(self) -> int:
@@ -108,13 +104,6 @@ class Promises:
         for promise in over:
             self.end(promise.handle)
         return over
-
-    def of_gateway(self, gateway: str, incarnation: str) -> list[Promise]:
-        return [
-            promise
-            for promise in self._by_handle.values()
-            if (promise.gateway, promise.gateway_incarnation) == (gateway, incarnation)
-        ]
 
     def _count(self, promise: Promise, sign: int) -> None:
         self._tokens += sign * promise.num_tokens

@@ -313,6 +313,25 @@ async def test_more_than_can_wait_for_redis_is_made_good_by_an_inventory(
         assert node.inventories > before
 
 
+async def test_a_node_that_was_retired_while_it_lives_comes_back_to_redis(index: Index) -> None:
+    """A cache-index that was cut off from the bus for long takes every node for gone."""
+    chain, next_chain = new_chain(10), new_chain(1)
+    store = RedisStore(index.redis.url, LOG)
+    await store.probe()
+    async with index.host(), index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 10))
+        await index.until_in_redis(chain, {"n1": 10})
+        record = await store.node("n1")
+        assert record is not None
+        await store.retire("n1", node.incarnation, record.registration)
+        assert await index.in_redis(chain) == {}
+        await node.send(node.store_event(next_chain, 0, 1))
+        await index.until_in_redis(chain, {"n1": 10})
+        await index.until_in_redis(next_chain, {"n1": 1})
+        assert node.registrations > 1
+    await store.close()
+
+
 async def test_a_session_is_not_loaded_before_it_is_whole(index: Index) -> None:
     chain = new_chain(10)
     store = RedisStore(index.redis.url, LOG)

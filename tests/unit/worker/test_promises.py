@@ -54,10 +54,3 @@ def test_promising_the_same_attempt_again_counts_it_once() -> None:
     assert promises.refusal("a", 950, 1) == ""
     promises.give(promise("a", 950))
     assert (promises.tokens, len(promises)) == (950, 1)
-
-
-def test_promises_are_found_by_the_incarnation_of_their_gateway() -> None:
-    promises = Promises(LIMITS)
-    promises.give(promise("a"))
-    promises.give(Promise("b", "g", "g2", 1, 1, None))
-    assert [found.handle for found in promises.of_gateway("g", "g1")] == ["a"]
