@@ -114,8 +114,11 @@ async def _describe(files: NodeFiles) -> _Candidate | None:
 async def _attach_first(
     candidates: list[_Candidate], request: Attach
 ) -> tuple[tuple[PoolConnection, AttachReply] | None, ServiceError | None]:
-    """The first that takes us, fewest workers of our role first; else why the last one refused."""
-    refusal: ServiceError | None = None
+    """The first that takes us, fewest workers of our role first; else why one refused.
+
+    Another model is the reason only when all hold one: whoever is full or drains may take us soon.
+    """
+    refusals: list[ServiceError] = []
     ordered = sorted(candidates, key=lambda candidate: _rank(candidate, request.role))
     chosen: PoolConnection | None = None
     try:
@@ -125,7 +128,7 @@ async def _attach_first(
                     "attach", request, AttachReply, timeout_s=ATTACH_TIMEOUT_S
                 )
             except ServiceError as error:
-                refusal = error
+                refusals.append(error)
                 continue
             chosen = candidate.connection
             return (chosen, reply), None
@@ -133,7 +136,8 @@ async def _attach_first(
         for candidate in ordered:
             if candidate.connection is not chosen:
                 candidate.connection.close()
-    return None, refusal
+    refusals.sort(key=lambda error: error.code == ErrorCode.FORMAT_MISMATCH)
+    return None, refusals[0] if refusals else None
 
 
 def _rank(candidate: _Candidate, role: str) -> tuple[int, int, str]:
