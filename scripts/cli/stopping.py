@@ -10,6 +10,8 @@ from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.errors import LaunchError
 
 T = TypeVar("T")
+SAME_WISH_S = 0.3
+"""`timeout` and some supervisors signal the process and then its group: that is one wish."""
 
 
 async def first_of(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
@@ -39,16 +41,21 @@ async def _value_of(work: Coroutine[Any, Any, T]) -> T | LaunchError | CommandEr
 def watch_signals(cluster: LocalCluster) -> asyncio.Event:
     """The event of the first SIGINT, SIGTERM or SIGHUP; the second one kills at once."""
     stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    first_s = 0.0
 
     def on_signal() -> None:
+        nonlocal first_s
         if stopping.is_set():
+            if loop.time() - first_s < SAME_WISH_S:
+                return
             console.print("killing everything")
             cluster.kill_all()
         else:
             console.print("stopping (Ctrl-C again kills at once)")
+            first_s = loop.time()
             stopping.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
     return stopping
