@@ -35,5 +35,5 @@ async def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 async def test_a_missing_socket_is_named() -> None:
-    with pytest.raises(LaunchError, match="no Redis answers at /no/such.sock"):
+    with pytest.raises(LaunchError, match=r"no Redis answers at /no/such\.sock"):
         await check_redis("unix:///no/such.sock")
