@@ -14,7 +14,7 @@ from scripts.cli.stopping import first_of, watch_signals
 from scripts.launcher import state_file
 from scripts.launcher.cluster import LocalCluster, reachable
 from scripts.launcher.errors import LaunchError
-from scripts.launcher.options import DEFAULT_MODEL, ClusterOptions
+from scripts.launcher.options import DEFAULT_DECODE_TOKENS, DEFAULT_MODEL, ClusterOptions
 from scripts.launcher.readiness import ask_conductor
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import locate
@@ -28,20 +28,39 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 def up(
     model: Annotated[
-        str, typer.Option(help="Name, GGUF file, Hugging Face folder or dummy:<preset>.")
+        str,
+        typer.Option(
+            envvar="MOONPOOL_MODEL", help="Name, GGUF file, Hugging Face folder or dummy:<preset>."
+        ),
     ] = DEFAULT_MODEL,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes (pools with their workers).")] = 2,
     prefill_per_node: Annotated[int, typer.Option(min=1, help="Prefill workers a node.")] = 1,
     decode_per_node: Annotated[int, typer.Option(min=1, help="Decode workers a node.")] = 1,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0: a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="MOONPOOL_HTTP_PORT", min=0, max=65535, help="Of the API; 0: a free one."
+        ),
+    ] = 8000,
+    host: Annotated[
+        str, typer.Option(envvar="MOONPOOL_HTTP_HOST", help="Address the API listens on.")
+    ] = "127.0.0.1",
     nats: Annotated[
         str | None, typer.Option(envvar="MOONPOOL_NATS_URL", help="Use this NATS.")
     ] = None,
     redis: Annotated[
         str | None, typer.Option(envvar="MOONPOOL_REDIS_URL", help="Use this Redis.")
     ] = None,
-    pool_size: Annotated[str, typer.Option(help="KV pool of a node, such as 512M or 4G.")] = "768M",
+    pool_size: Annotated[
+        str,
+        typer.Option(envvar="MOONPOOL_POOL_BYTES", help="KV pool of a node, such as 512M or 4G."),
+    ] = "768M",
+    decode_tokens: Annotated[
+        int,
+        typer.Option(
+            envvar="MOONPOOL_DECODE_TOKENS", min=1, help="Tokens of each decode worker's cache."
+        ),
+    ] = DEFAULT_DECODE_TOKENS,
     dtype: Annotated[
         str | None, typer.Option(envvar="MOONPOOL_DTYPE", help="float32 or bfloat16.")
     ] = None,
@@ -51,8 +70,17 @@ def up(
         typer.Option(envvar="MOONPOOL_POLICY", help=f"Placement policy: {', '.join(POLICIES)}."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each worker; else shared out.")
+        int | None,
+        typer.Option(
+            envvar="MOONPOOL_THREADS", min=1, help="Threads of each worker; else shared out."
+        ),
     ] = None,
+    drain_timeout_s: Annotated[
+        float,
+        typer.Option(
+            envvar="MOONPOOL_DRAIN_TIMEOUT_S", min=0, help="For requests that run at the end."
+        ),
+    ] = 10.0,
     admin_key: Annotated[
         str | None,
         typer.Option(envvar="MOONPOOL_ADMIN_KEY", help="Allows `placement`; else a random one."),
@@ -101,10 +129,12 @@ def up(
         nats_url=nats,
         redis_url=redis,
         pool_bytes=parse_size(pool_size),
+        decode_tokens=decode_tokens,
         dtype=dtype,
         mode=mode,
         policy=policy,
         threads=threads,
+        drain_timeout_s=drain_timeout_s,
         admin_key=admin_key,
         log_level=log_level.upper(),
         run_dir=run_dir,
