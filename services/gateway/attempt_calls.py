@@ -11,6 +11,7 @@ from shared.messages.common import ErrorCode, InstanceRef, Ok, RequestRef
 from shared.messages.conductor import Placement, PlaceReply, PlaceRequest
 from shared.messages.decode import DecodeRun
 from shared.messages.prefill import Cancel, PrefillRun
+from shared.messages.reports import LEASE_S
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import NoResponder, ServiceError
@@ -18,7 +19,9 @@ from shared.runtime.errors import NoResponder, ServiceError
 PLACE_TIMEOUT_S = 3.0
 RUN_TIMEOUT_S = 3.0
 CANCEL_TIMEOUT_S = 1.0
-CANCEL_TRIES = 2
+CANCEL_TRIES = 5
+CANCEL_PAUSE_S = 0.4
+"""After a restart of NATS an instance may come back later than we do."""
 
 
 class AttemptCalls:
@@ -79,10 +82,10 @@ class AttemptCalls:
             try:
                 await self._bus.request(subject, message, Ok, timeout_s=CANCEL_TIMEOUT_S)
                 return
-            except NoResponder:
-                return
-            except ServiceError:
-                continue
+            except ServiceError as error:
+                if isinstance(error, NoResponder) and not self._bus.was_cut_off_within(LEASE_S):
+                    return
+                await asyncio.sleep(CANCEL_PAUSE_S)
 
     def _prefill_run(self, job: Job, start: StartRun) -> PrefillRun:
         placement = start.placement

@@ -19,7 +19,7 @@ class TokenInbox:
 
     async def start(self) -> None:
         subject = subjects.gateway_tokens_all(self._gateway)
-        await self._bus.subscribe(subject, TokenChunk, self.deliver)
+        await self._bus.subscribe(subject, TokenChunk, self.deliver, is_acknowledged=True)
 
     def open(self, request_id: str, receiver: Callable[[TokenChunk], None]) -> None:
         self._receivers[request_id] = receiver

@@ -11,8 +11,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 
-from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.common import ErrorCode, ErrorInfo, Ok
 from shared.messages.envelope import Message, MessageError, decode, encode
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
 
 M = TypeVar("M", bound=Message)
@@ -49,6 +50,7 @@ class Bus:
         self.client = client
         self._log = log
         self._reconnect_callbacks: list[Callable[[], None]] = []
+        self._cut_off_s = float("-inf")
         self.bad_messages_total = 0
 
     @classmethod
@@ -67,10 +69,12 @@ class Bus:
                 log.info("waiting for NATS at %s", redacted(url))
 
         async def on_disconnect() -> None:
+            bus._cut_off_s = monotonic_s()
             if not client.is_closed:
                 log.warning("cut off from NATS at %s, trying again", redacted(url))
 
         async def on_reconnect() -> None:
+            bus._cut_off_s = monotonic_s()
             log.info("connected to NATS again")
             for callback in bus._reconnect_callbacks:
                 callback()
@@ -92,6 +96,10 @@ class Bus:
     @property
     def is_connected(self) -> bool:
         return bool(self.client.is_connected)
+
+    def was_cut_off_within(self, seconds: float) -> bool:
+        """Whether we are, or were so lately that others may not be back yet."""
+        return not self.is_connected or monotonic_s() - self._cut_off_s < seconds
 
     @property
     def max_payload_bytes(self) -> int:
@@ -157,8 +165,11 @@ class Bus:
         handler: Callable[[M], None],
         *,
         queue: str = "",
+        is_acknowledged: bool = False,
     ) -> Subscription:
         """Call `handler` with each message, in order. It must be quick and not raise.
+
+        `is_acknowledged`: whoever sends it as a request hears Ok once it was handled.
 
         A payload that is not a `message_type` is counted and logged, nothing else.
         """
@@ -174,8 +185,17 @@ class Bus:
                 handler(message)
             except Exception:  # one bad handler call must not end the subscription
                 self._log.exception("handler of %s failed", msg.subject)
+                return
+            if is_acknowledged and msg.reply:
+                await self._acknowledge(msg.reply)
 
         return Subscription(await self.client.subscribe(subject, queue=queue, cb=on_message))
+
+    async def _acknowledge(self, reply: str) -> None:
+        try:
+            await self.client.publish(reply, encode(Ok()))
+        except nats.errors.Error as error:  # cut off: it is asked again
+            self._log.debug("could not acknowledge on %s: %r", reply, error)
 
     async def flush(self) -> None:
         """Until the server has everything published so far (bounded)."""

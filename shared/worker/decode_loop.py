@@ -21,7 +21,8 @@ log = logging.getLogger("moonpool.worker")
 CLEAN_UP_TIMEOUT_S = 1.0
 RUN_WAIT_S = 1.0
 """How long a hand-over waits for the run that should have come before it."""
-OUTCOME_TIMEOUT_S = 60.0
+OUTCOME_TIMEOUT_S = 1.5
+"""A hand-over is answered at the latest then, and asked again: an answer may get lost."""
 
 
 class DecodeLoop:

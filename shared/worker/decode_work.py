@@ -135,7 +135,7 @@ class DecodeWork:
         reuse: Reuse = handoff.reuse.model_copy(
             update={"streamed_bytes": moved.streamed_bytes, "stream_s": moved.stream_s}
         )
-        await job.sender.send(
+        await job.sender.send_last(
             sequence.unsent,
             finish_reason=sequence.finish,
             times=Times(handoff_s=joined_s - job.handoff_s, tbt_s=tbt_s(sequence.token_times_s)),
@@ -150,7 +150,7 @@ class DecodeWork:
         await self._parts.compute.run(lambda: self._leave_engine(job))
 
     async def tell(self, job: DecodeJob, error: ErrorInfo) -> None:
-        await job.sender.send(error=error)
+        await job.sender.send_last(error=error)
 
     async def _release(self, job: DecodeJob) -> None:
         try:

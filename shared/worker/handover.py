@@ -6,11 +6,15 @@ from shared.messages import subjects
 from shared.messages.common import ErrorCode, InstanceRef
 from shared.messages.decode import Handoff, HandoffReply
 from shared.runtime.bus import Bus
-from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import NoResponder, ServiceError
 from shared.worker.attempts import Attempt
 
-TRIES = 3
-TIMEOUT_S = 10.0
+TIMEOUT_S = 2.0
+"""Longer than decode lets us wait; question and answer may get lost, so they are said again."""
+GIVE_UP_AFTER_S = 30.0
+UNHEARD_S = 1.5
+"""Nobody listens there for so long: after a restart of NATS decode may come back after us."""
 PAUSE_S = 0.2
 
 
@@ -19,14 +23,21 @@ async def hand_over(
 ) -> HandoffReply:
     """Returns once decode holds all KV. Decode answers a repeated question with the same answer."""
     subject = subjects.instance("decode", decode.id, "handoff")
-    last: ServiceError | None = None
-    for _ in range(TRIES):
+    start_s = heard_s = monotonic_s()
+    last = "the attempt has no time left"
+    while monotonic_s() - start_s < min(GIVE_UP_AFTER_S, attempt.deadline_s - start_s):
         timeout_s = max(min(attempt.remaining_s, TIMEOUT_S), 0.05)
         try:
             return await bus.request(subject, handoff, HandoffReply, timeout_s=timeout_s)
-        except (NoResponder, BusTimeout) as error:
-            last = error
+        except NoResponder as error:
+            last = error.message
+            if monotonic_s() - heard_s > UNHEARD_S:
+                break
             await asyncio.sleep(PAUSE_S)
+        except ServiceError as error:
+            if error.code != ErrorCode.DEADLINE or not error.is_retryable:
+                raise
+            last, heard_s = error.message, monotonic_s()
     raise ServiceError(
         ErrorCode.PEER_LOST, f"decode {decode.id} did not take over: {last}", is_retryable=True
     )

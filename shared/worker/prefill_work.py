@@ -130,10 +130,11 @@ class PrefillWork:
             context_tokens=self._parts.context_tokens,
         )
         job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-        await job.sender.send(
-            [computed.first_token], finish_reason=finish, times=times, reuse=reuse
-        )
-        if finish is not None:
+        first = [computed.first_token]
+        if finish is None:
+            await job.sender.send(first, times=times, reuse=reuse)
+        else:
+            await job.sender.send_last(first, finish_reason=finish, times=times, reuse=reuse)
             subject = subjects.instance("decode", run.decode.id, "cancel")
             await self._bus.publish(subject, Cancel(ref=job.ref))
         return finish is not None
@@ -160,4 +161,4 @@ class PrefillWork:
         if job.run.done() and not job.run.cancelled():
             run = job.run.result()
             sender = job.sender or TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-            await sender.send(error=error)
+            await sender.send_last(error=error)

@@ -1,12 +1,25 @@
-"""Sends the tokens of one attempt to its gateway. Keeps the index of the next one."""
+"""Sends the tokens of one attempt to its gateway. Keeps the index of the next one.
 
+A lost chunk in the middle shows by the gap before the next one. After the last one comes nothing:
+it is said again until the gateway has heard it.
+"""
+
+import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Literal
 
 from shared.messages.bill import Reuse, Times
-from shared.messages.common import ErrorInfo, RequestRef
+from shared.messages.common import ErrorInfo, Ok, RequestRef
 from shared.messages.tokens import FinishReason, TokenChunk
 from shared.runtime.bus import Bus
+from shared.runtime.errors import ServiceError
+
+log = logging.getLogger("moonpool.worker")
+LAST_TRIES = 8
+LAST_TIMEOUT_S = 1.0
+LAST_PAUSE_S = 0.3
+"""A gateway that was cut off is back within the tries; one that is gone ends the attempt."""
 
 
 class TokenSender:
@@ -28,6 +41,17 @@ class TokenSender:
 
     async def send(
         self,
+        tokens: Sequence[int],
+        *,
+        times: Times | None = None,
+        reuse: Reuse | None = None,
+    ) -> None:
+        """More will follow."""
+        chunk = self._chunk(tokens, times=times, reuse=reuse)
+        await self._bus.publish(self._reply_subject, chunk)
+
+    async def send_last(
+        self,
         tokens: Sequence[int] = (),
         *,
         finish_reason: FinishReason | None = None,
@@ -35,6 +59,27 @@ class TokenSender:
         times: Times | None = None,
         reuse: Reuse | None = None,
     ) -> None:
+        """The end of the answer, or of the attempt; returns when it is heard, or nobody hears."""
+        chunk = self._chunk(
+            tokens, finish_reason=finish_reason, error=error, times=times, reuse=reuse
+        )
+        for _ in range(LAST_TRIES):
+            try:
+                await self._bus.request(self._reply_subject, chunk, Ok, timeout_s=LAST_TIMEOUT_S)
+                return
+            except ServiceError:
+                await asyncio.sleep(LAST_PAUSE_S)
+        log.warning("%s: gateway %s does not hear its end", self._ref.handle, self._ref.gateway)
+
+    def _chunk(
+        self,
+        tokens: Sequence[int],
+        *,
+        finish_reason: FinishReason | None = None,
+        error: ErrorInfo | None = None,
+        times: Times | None = None,
+        reuse: Reuse | None = None,
+    ) -> TokenChunk:
         chunk = TokenChunk(
             ref=self._ref,
             stage=self._stage,
@@ -46,4 +91,4 @@ class TokenSender:
             reuse=reuse,
         )
         self.next_index += len(tokens)
-        await self._bus.publish(self._reply_subject, chunk)
+        return chunk

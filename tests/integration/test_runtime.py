@@ -90,6 +90,22 @@ async def test_nobody_and_silence_are_told_apart(bus: Bus) -> None:
     await silent.stop()
 
 
+async def test_who_asks_an_acknowledging_subscription_hears_that_it_was_handled(bus: Bus) -> None:
+    seen: list[int] = []
+
+    def handler(number: Number) -> None:
+        if number.value == 0:
+            raise RuntimeError("planted")
+        seen.append(number.value)
+
+    subscription = await bus.subscribe("moonpool.t.ack", Number, handler, is_acknowledged=True)
+    await bus.request("moonpool.t.ack", Number(value=7), Ok, timeout_s=5)
+    assert seen == [7]
+    with pytest.raises(BusTimeout):
+        await bus.request("moonpool.t.ack", Number(value=0), Ok, timeout_s=0.1)
+    await subscription.stop()
+
+
 async def test_a_bad_message_or_a_failing_handler_does_not_end_a_subscription(bus: Bus) -> None:
     seen: asyncio.Queue[int] = asyncio.Queue()
 

@@ -224,7 +224,7 @@ class WorkerBench:
         sampling = sampling or Sampling(max_tokens=8, ignore_eos=True)
         answer = Answer(ref)
         reply_subject = subjects.gateway_tokens(self.gateway, ref.request_id, ref.attempt)
-        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk)
+        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
         chain = chain_of(tokens, self.block_tokens)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
         replies = await asyncio.gather(
@@ -252,7 +252,7 @@ class WorkerBench:
         """Decode expects KV of a prefill instance that the test plays or kills."""
         answer = Answer(self.new_ref())
         reply_subject = subjects.gateway_tokens(self.gateway, answer.ref.request_id, 0)
-        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk)
+        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
         await self.reserve(decode, answer.ref, tokens)
         await self.run_alone(
             decode, tokens, answer.ref, prefill, decode, reply_subject=reply_subject
