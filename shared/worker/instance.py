@@ -152,7 +152,7 @@ class WorkerService:
     ) -> None:
         """When the pool goes: end what needs it, then attach anew as another incarnation."""
         while self._session is not None:
-            await self._session.client.lost.wait()
+            await self._session.client.wait_lost()
             if context.stopping.is_set():
                 return
             context.log.warning("the pool of node %s is gone", self._session.node.id)

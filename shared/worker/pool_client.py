@@ -32,6 +32,7 @@ from shared.runtime.errors import ServiceError
 from shared.transport.segment import Segment, SegmentError, SegmentInfo
 from shared.worker.pool_connection import CALL_TIMEOUT_S, PoolConnection
 from shared.worker.pool_search import find_pool
+from shared.worker.pool_watch import wait_lost
 
 R = TypeVar("R", bound=Message)
 GRACE_S = 2.0
@@ -87,8 +88,12 @@ class PoolClient:
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set when the socket closed: the transfer is gone, nothing is held any more."""
+        """Set when the transfer is gone, or silent for long: no call succeeds any more."""
         return self._connection.lost
+
+    async def wait_lost(self) -> None:
+        """Until `lost` is set; notices a transfer that hangs. Await it all the time."""
+        await wait_lost(self._connection)
 
     async def lease(self, handle: str, keys: bytes) -> Blocks:
         """Hold the leading run of `keys` that is in the pool; checksums are verified."""

@@ -46,7 +46,7 @@ class PoolConnection:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> R:
         """The answer; ServiceError: what the transfer answered, POOL_LOST, or DEADLINE."""
-        if not self._frames.is_open:
+        if self.lost.is_set() or not self._frames.is_open:
             raise self._lost_error()
         self._last_id += 1
         number = self._last_id
@@ -76,6 +76,14 @@ class PoolConnection:
                 ErrorCode.INTERNAL, f"the pool's answer to {operation} is malformed: {error}"
             ) from None
 
+    def give_up(self) -> None:
+        """Fail what waits and all that is asked from now on.
+
+        The socket stays open: the transfer must not take back slots that are still written to.
+        """
+        if not self.lost.is_set():
+            self._on_lost(None)
+
     def close(self) -> None:
         self._frames.close()
 
@@ -98,6 +106,6 @@ class PoolConnection:
     def _lost_error(self) -> ServiceError:
         return ServiceError(
             ErrorCode.POOL_LOST,
-            f"the transfer service behind {self.path.name} is gone",
+            f"the transfer service behind {self.path.name} is gone or does not answer",
             is_retryable=True,
         )

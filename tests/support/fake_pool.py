@@ -95,6 +95,9 @@ class FakePool:
         self.data = memoryview(node.memory)
         self.lost = asyncio.Event()
 
+    async def wait_lost(self) -> None:
+        await self.lost.wait()
+
     async def lease(self, handle: str, keys: bytes) -> Blocks:
         await self._enter("lease")
         run = self._node.pool.lease(self.owner, handle, split(keys))

@@ -174,6 +174,34 @@ async def test_a_transfer_that_is_killed_costs_an_error_to_try_again_and_workers
         assert answer.text == reference_answer(tokens, SHORT)
 
 
+async def test_a_transfer_that_hangs_is_given_up_until_it_answers_again(
+    nodes: RealNodes, transfers: list[ServiceProcess]
+) -> None:
+    """Its socket stays open and connectable all the time."""
+    tokens = prompt(700)
+    before = nodes.prefill.context.incarnation
+    transfers[0].send(signal.SIGSTOP)
+    try:
+        stuck = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode)
+        async with asyncio.timeout(6):
+            await stuck.done()
+        assert stuck.error is not None
+        assert (stuck.error.code, stuck.error.is_retryable) == (ErrorCode.POOL_LOST, True)
+        assert nodes.prefill.context.state != "ready"
+    finally:
+        transfers[0].send(signal.SIGCONT)
+    await nodes.bench.cancel(stuck.ref)
+    await until(
+        lambda: {nodes.prefill.context.state, nodes.decode.context.state} == {"ready"},
+        what="ready again",
+    )
+    assert nodes.prefill.context.incarnation != before
+    await nodes.nothing_is_held()
+    answer = await (await nodes.bench.submit(tokens, nodes.prefill, nodes.decode)).done()
+    assert answer.text == reference_answer(tokens, SHORT)
+    await nodes.nothing_is_held()
+
+
 async def test_a_prefill_killed_before_its_hand_over_costs_decode_nothing_for_long(
     nodes: RealNodes, nats_url: str, shared_dir: Path, tmp_path: Path
 ) -> None:
