@@ -13,6 +13,7 @@ import pytest
 from shared.engine.loaded_model import LoadedModel
 from shared.messages import subjects
 from shared.messages.common import ErrorCode, FetchSource, InstanceRef, Sampling
+from shared.messages.decode import KvBlock, KvReady
 from shared.messages.reports import InstanceReport, NodeReport
 from tests.support.deadline import until
 from tests.support.processes import ServiceProcess
@@ -225,6 +226,14 @@ async def test_a_prefill_killed_before_its_hand_over_costs_decode_nothing_for_lo
         report = seen["victim"]
         ref = InstanceRef(id=report.id, incarnation=report.incarnation, node=report.node)
         answer = await nodes.bench.submit_decode_alone(prompt(700), ref, nodes.far_decode)
+        # The first layers are said to be ready: from then on decode holds slots.
+        block = KvBlock(index=0, slot=0, generation=0, valid_tokens=256)
+        await nodes.bench.bus.publish(
+            subjects.instance("decode", nodes.far_decode.context.id, "kv"),
+            KvReady(
+                ref=answer.ref, node=nodes.prefill.node, block=block, first_layer=0, end_layer=1
+            ),
+        )
         nodes.reports.clear()
         await until(
             lambda: "b" in nodes.reports and nodes.reports["b"].slots_writing == 3,
