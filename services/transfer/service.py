@@ -28,6 +28,7 @@ from shared.transport.node_files import (
 
 log = logging.getLogger("moonpool.transfer")
 CLOSING_S = 2.0
+LOOK_INTERVAL_S = 2.0
 
 
 class TransferService:
@@ -61,6 +62,7 @@ class TransferService:
         await self._socket.listen(files.socket)
         context.state = "ready"
         context.tasks.start_soon(self._heartbeat.run(), name="heartbeat")
+        context.tasks.start_soon(self._watch_files(files), name="own files")
         log.info("workers attach at %s", files.socket)
 
     async def drain(self) -> None:
@@ -105,6 +107,19 @@ class TransferService:
         self._lock = NodeLock(files)
         self._files = files
         return files
+
+    async def _watch_files(self, files: NodeFiles) -> None:
+        """Ends the service when a file of its is deleted: those who come later find no pool."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            is_formatted = self._node.formatted is not None
+            missing = await asyncio.to_thread(files.missing, is_formatted=is_formatted)
+            if missing and not self._calls.is_draining:
+                raise ServiceError(
+                    ErrorCode.POOL_LOST,
+                    f"{missing[0]} was deleted while the node ran; the node must start anew. Keep "
+                    "cleaners of temporary files away from MOONPOOL_SHARED_DIR",
+                )
 
     def _on_blocks_change(self) -> None:
         self._publisher.poke()

@@ -42,6 +42,11 @@ class NodeFiles:
     def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.node}.{self.incarnation}{suffix}"
 
+    def missing(self, *, is_formatted: bool) -> list[Path]:
+        """What a live node must have and somebody deleted: nobody could attach or read it."""
+        wanted = [self.lock, self.socket, *([self.segment] if is_formatted else [])]
+        return [path for path in wanted if not path.exists()]
+
     def remove(self) -> None:
         """The lock last: as long as it is there, the rest has an owner or a cleaner."""
         for path in (self.socket, self.segment, self.lock):

@@ -28,6 +28,7 @@ from shared.worker.prefill_loop import PrefillLoop
 from shared.worker.settings import WorkerSettings
 
 ATTACH_TIMEOUT_S = 30.0
+ATTACH_AGAIN_S = 1.0
 HAND_BACK_S = 1.0
 """Of the drain time, what is kept for giving back what did not finish."""
 
@@ -139,6 +140,7 @@ class WorkerService:
                 if error.code != ErrorCode.POOL_LOST:
                     raise
                 context.log.warning("%s", error)
+                await asyncio.sleep(ATTACH_AGAIN_S)  # it may have failed at once
                 continue
             context.log.info("attached to the pool of node %s", session.node.id)
             return session

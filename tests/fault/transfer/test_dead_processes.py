@@ -308,3 +308,19 @@ async def test_damaged_bytes_are_found_when_a_block_is_leased_in_place(
     assert len((await pool.lease("r", chain)).slots) == 2
     assert len((await pool.lease("r2", chain)).slots) == 2
     pool.close()
+
+
+@pytest.mark.parametrize("suffix", [".seg", ".sock"])
+async def test_a_node_whose_files_are_deleted_ends_instead_of_being_out_of_reach(
+    host: TransferHost, suffix: str
+) -> None:
+    node = host.start("a")
+    pool = await host.attach(node)
+    for name in host.folder.names(suffix):
+        (host.folder.path / name).unlink()
+    assert await asyncio.to_thread(node.wait) == 1
+    assert "was deleted while the node ran" in node.log
+    async with asyncio.timeout(5):
+        await pool.lost.wait()
+    pool.close()
+    assert host.folder.names() == []
