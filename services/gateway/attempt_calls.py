@@ -16,7 +16,8 @@ from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import NoResponder, ServiceError
 
-PLACE_TIMEOUT_S = 3.0
+PLACE_TIMEOUT_S = 2.0
+"""Twice what a conductor takes at most: one that is stopped holds nobody up for long."""
 RUN_TIMEOUT_S = 3.0
 CANCEL_TIMEOUT_S = 1.0
 CANCEL_TRIES = 5
