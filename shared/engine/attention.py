@@ -3,6 +3,9 @@
 import torch
 import torch.nn.functional as F
 
+# With fewer rows the kernel splits the keys among its threads: other bits for each number of them.
+_MIN_QUERIES = 4
+
 
 class CausalMask:
     """Additive masks for a run of queries at the end of a context, as views of one triangle."""
@@ -23,14 +26,17 @@ def attend_causal(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """query [rows, heads, dim], keys and values [tokens, kv_heads, dim] -> [rows, heads * dim]."""
+    num_padding = max(0, _MIN_QUERIES - len(query))
+    if num_padding:
+        mask = torch.cat((mask, mask[-1:].expand(num_padding, -1)))
     attended = F.scaled_dot_product_attention(
-        query.transpose(0, 1).unsqueeze(0),
+        F.pad(query, (0, 0, 0, 0, 0, num_padding)).transpose(0, 1).unsqueeze(0),
         keys.transpose(0, 1).unsqueeze(0),
         values.transpose(0, 1).unsqueeze(0),
         attn_mask=mask,
         enable_gqa=True,
     )
-    return attended.squeeze(0).transpose(0, 1).reshape(len(query), -1)
+    return attended.squeeze(0).transpose(0, 1)[: len(query)].reshape(len(query), -1)
 
 
 def attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -40,7 +46,10 @@ def attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) ->
     """
     num_kv_heads = keys.shape[1]
     grouped = query.reshape(1, num_kv_heads, -1, query.shape[-1])
+    num_rows = grouped.shape[2]
     attended = F.scaled_dot_product_attention(
-        grouped, keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
+        F.pad(grouped, (0, 0, 0, max(0, _MIN_QUERIES - num_rows))),
+        keys.transpose(0, 1).unsqueeze(0),
+        values.transpose(0, 1).unsqueeze(0),
     )
-    return attended.reshape(-1)
+    return attended[:, :, :num_rows].reshape(-1)

@@ -26,7 +26,7 @@ from shared.kv.kv_format import KvFormat
 
 Mode = Literal["exact", "fast"]
 # Raised when the engine's arithmetic changes the bits of KV.
-ENGINE_REVISION = 1
+ENGINE_REVISION = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from shared.engine.weights import file_lock
 _NUM_LAYERS = 2
 _SEED = 20
 _TAIL_TOKENS = 37
+_SHORT_TAIL_TOKENS = 3
 _BATCH_SIZES = (2, 3, 5, 8)
 
 _REPEAT = "the same chunk computed again has the same KV"
@@ -82,10 +83,17 @@ def check_equalities(loaded: LoadedModel) -> list[str]:
         if not holds
     ]
     if is_row_independent(loaded.model.linear_mode, loaded.model.dtype):
+        short = prompt[: grid + _SHORT_TAIL_TOKENS]
+        short_cold, decoded = bench.prefill(short, first_slot=0), bench.decoded()
         current = torch.get_num_threads()
         with _threads(2 if current == 1 else 1):
-            if not bench.prefill(prompt, first_slot=0).equals(cold):
-                failed.append(_THREADS)
+            is_equal = (
+                bench.prefill(prompt, first_slot=0).equals(cold)
+                and bench.prefill(short, first_slot=0).equals(short_cold)
+                and torch.equal(bench.decoded(), decoded)
+            )
+        if not is_equal:
+            failed.append(_THREADS)
     return failed
 
 
@@ -137,6 +145,15 @@ class _Bench:
         return all(
             torch.equal(decode.step(rows[1:size] + rows[:1])[-1], alone) for size in _BATCH_SIZES
         )
+
+    def decoded(self) -> torch.Tensor:
+        """Logits after one token that follows the first chunk of the last cold run."""
+        decode = DecodeEngine(self._model, self._layout, capacity_tokens=self._grid + 1)
+        decode.add("alone", self._grid + 1)
+        for slot in range(self._per_chunk):
+            size = self._layout.block_tokens
+            decode.load_block("alone", self._pool, slot, slot * size, size)
+        return decode.step([("alone", 0, self._grid)])[0]
 
     def _finished(self, tokens: npt.NDArray[np.int32], slots: Sequence[int]) -> _Result:
         logits = self._chunk(tokens, self._grid, slots)
