@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from shared.messages.common import Empty
 from shared.messages.conductor import StateReply
 from tests.conftest import StartCluster
 from tests.support.api import Api, on_nodes
-from tests.support.cluster import HostedCluster
+from tests.support.cluster import HostedCluster, dummy_options
 from tests.support.deadline import until, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
@@ -19,9 +20,17 @@ PROMPT = list(range(3, 500)) * 3
 ANSWER_TOKENS = 400
 
 
+@pytest.fixture(scope="module")
+def shared_cluster() -> Iterator[HostedCluster]:
+    with HostedCluster(dummy_options()) as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def cluster(start_cluster: StartCluster) -> HostedCluster:
-    return start_cluster()
+def cluster(shared_cluster: HostedCluster) -> HostedCluster:
+    """Whole again, whatever the test before did to it."""
+    shared_cluster.wait_ready()
+    return shared_cluster
 
 
 @pytest.fixture
@@ -84,10 +93,10 @@ async def test_prefill_is_killed_in_mid_prompt_and_the_client_gets_its_whole_ans
 ) -> None:
     cluster = start_cluster(model="dummy:small", pool_bytes=256 << 20, decode_tokens=40_000)
     api = api_of(cluster)
-    prompts = [list(range(3 + i, 503 + i)) * 6 for i in range(2)]
+    prompts = [list(range(3 + i, 503 + i)) * 3 for i in range(2)]
     async with httpx.AsyncClient(trust_env=False) as client, asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(api.complete_async(client, prompt, max_tokens=24))
+            group.create_task(api.complete_async(client, prompt, max_tokens=8))
             for prompt in prompts
         ]
         await until(lambda: both_prefills_write(cluster), what="both prefills compute")
@@ -96,7 +105,7 @@ async def test_prefill_is_killed_in_mid_prompt_and_the_client_gets_its_whole_ans
         answers = [await task for task in tasks]
     assert min(int(answer.served["attempts"]) for answer in answers) >= 2
     for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer.tokens == api.complete(prompt, max_tokens=24, cache="off").tokens
+        assert answer.tokens == api.complete(prompt, max_tokens=8, cache="off").tokens
     wait_until(lambda: set(slots_in_use(cluster).values()) == {0}, what="no slot is held")
 
 
