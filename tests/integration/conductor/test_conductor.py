@@ -200,7 +200,13 @@ async def test_a_burst_spreads_over_two_conductors_before_any_report(cluster: Cl
     for number in range(4):
         await cluster.add("prefill", f"p{number}", f"n{number}")
         await cluster.add("decode", f"d{number}", f"n{number}")
-    await asyncio.sleep(0.05)  # both conductors have the reports that the last state showed
+
+    async def all_know_all() -> bool:
+        # Either conductor may answer: twelve answers in a row come from both of them.
+        answers = [await cluster.state() for _ in range(12)]
+        return all(len(answer.instances) == 8 for answer in answers)
+
+    await until(all_know_all, what="both conductors know every instance")
     replies = await asyncio.gather(*(cluster.place() for _ in range(40)))
     placements = [reply.placement for reply in replies if reply.placement is not None]
     assert len(placements) == 40
