@@ -75,7 +75,13 @@ def request_of(message: PlaceRequest) -> PlacementRequest:
 
 def matches_of(reply: MatchReply) -> tuple[NodeMatch, ...]:
     return tuple(
-        NodeMatch(match.node.id, match.node.incarnation, match.num_blocks) for match in reply.nodes
+        NodeMatch(
+            node=match.node.id,
+            incarnation=match.node.incarnation,
+            num_blocks=match.num_blocks,
+            disk_blocks=max(0, match.num_blocks - match.dram_blocks),
+        )
+        for match in reply.nodes
     )
 
 

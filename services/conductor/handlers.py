@@ -17,7 +17,7 @@ from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
 from shared.scheduling.conductor_core import ConductorCore
-from shared.scheduling.events import InstanceReported
+from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.vocabulary import NodeMatch, Refusal, Role
 
 MATCH_TIMEOUT_S = 0.02
@@ -48,6 +48,7 @@ class Handlers:
 
     def on_node(self, report: NodeReport) -> None:
         self._nodes.hear(report, self._clock())
+        self._feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
 
     def on_gateway(self, report: GatewayReport) -> None:
         self._gateways.hear(report, self._clock())

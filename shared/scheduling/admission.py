@@ -42,16 +42,14 @@ def refuse_role(
     role: Role,
     request: PlacementRequest,
     counts: Counter[str],
-    num_refused: int,
     retry_after_s: float | None,
 ) -> Refusal:
     """Nobody of this role can take the request now; says why and when to come back."""
     seen = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    busy = num_refused + counts["full"]
-    if busy:
+    if counts["refused"] + counts["full"]:
         return Refusal(
             "overloaded",
-            f"no {role} instance has room now ({seen or 'all refused'})",
+            f"no {role} instance has room now ({seen})",
             is_retryable=True,
             retry_after_s=retry_after_s or RETRY_FULL_S,
         )

@@ -8,13 +8,14 @@ next best, the other's promise is kept; when nobody is left the kept promise is 
 """
 
 import copy
+import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from shared.scheduling import admission
-from shared.scheduling.cluster_view import ClusterView, Promise, Seen
+from shared.scheduling.cluster_view import ClusterView, Promise
 from shared.scheduling.cost_model import CostModel, CostProfile, PrefillSample
 from shared.scheduling.effects import (
     AnswerPlaced,
@@ -28,6 +29,7 @@ from shared.scheduling.events import (
     Event,
     InstanceLost,
     InstanceReported,
+    NodeReported,
     PlaceAsked,
     ReserveAnswered,
     ReserveFailed,
@@ -45,6 +47,7 @@ from shared.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
 from shared.scheduling.vocabulary import (
     Candidate,
     InstanceKey,
+    InstanceView,
     NodeMatch,
     PlacementDecision,
     PlacementRequest,
@@ -66,6 +69,8 @@ class CoreSettings:
     """Well below the time a promise stands, for the gateway must still come."""
     max_asks: int = 8
     """Reservations asked for one placement, both roles together."""
+    max_sources: int = 1
+    """Nodes that a prefix is fetched from at once; 1 until the nodes can."""
     profile: CostProfile = field(default_factory=CostProfile)
 
 
@@ -103,6 +108,8 @@ class ConductorCore:
         self._policies: dict[str, PlacementPolicy] = {}
         self._costs: dict[str, CostModel] = {}
         self._open: dict[int, _Open] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        """A heap of (deadline, place_id); those that were answered since drop out at the top."""
         self._given_up: dict[int, PlacementRequest] = {}
 
     # --- the machine ---------------------------------------------------------------------------
@@ -118,6 +125,9 @@ class ConductorCore:
             case InstanceReported():
                 self.view.report(event.instance, now_s)
                 return []
+            case NodeReported():
+                self.view.nodes.report(event.node, event.bytes_in_flight, now_s)
+                return []
             case InstanceLost():
                 self.view.lose(event.role, event.instance)
                 return []
@@ -130,9 +140,13 @@ class ConductorCore:
                 assert_never(event)
 
     def next_deadline_s(self) -> float | None:
-        times = [place.deadline_s for place in self._open.values()]
-        of_view = self.view.next_deadline_s()
-        return min([*times, of_view] if of_view is not None else times, default=None)
+        while self._deadlines and self._deadlines[0][1] not in self._open:
+            heapq.heappop(self._deadlines)
+        times = (
+            self._deadlines[0][0] if self._deadlines else None,
+            self.view.next_deadline_s(),
+        )
+        return min((time_s for time_s in times if time_s is not None), default=None)
 
     def explain(
         self, request: PlacementRequest, matches: Sequence[NodeMatch], now_s: float
@@ -146,11 +160,11 @@ class ConductorCore:
         ranking = rank_prefills(request, matches, policy, around)
         if isinstance(ranking, Refusal):
             return ranking
-        winner = ranking.candidates[0]
+        winner = ranking.prices.best
         decode = choose_decode(request, winner.prefill.root, around)
         if isinstance(decode, Refusal):
             return decode
-        return decide(request, matches, ranking, winner, decode, policy.name, around.cost)
+        return decide(request, ranking, winner, decode, policy.name, around, num_losers=None)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the state contradicts itself."""
@@ -197,9 +211,9 @@ class ConductorCore:
             )
             if isinstance(ranking, Refusal):
                 return self._refuse(place, ranking)
-            place.ranking, place.winner = ranking, ranking.candidates[0]
+            place.ranking, place.winner = ranking, ranking.prices.best
         assert place.winner is not None
-        decode: Seen | None = None
+        decode: InstanceView | None = None
         if "decode" not in place.sides:
             chosen = choose_decode(place.request, place.winner.prefill.root, around)
             if isinstance(chosen, Refusal):
@@ -207,12 +221,14 @@ class ConductorCore:
             decode = chosen
         if place.num_asks >= self.settings.max_asks:
             return self._refuse(place, _overloaded(place, "too many instances refused"))
-        self._open[place.place_id] = place
+        if place.place_id not in self._open:
+            self._open[place.place_id] = place
+            heapq.heappush(self._deadlines, (place.deadline_s, place.place_id))
         effects: list[Effect] = []
         if "prefill" not in place.sides:
             effects.append(self._reserve(place, "prefill", place.winner.prefill.key, now_s))
         if decode is not None:
-            effects.append(self._reserve(place, "decode", decode.view.key, now_s))
+            effects.append(self._reserve(place, "decode", decode.key, now_s))
         return effects
 
     def _root_of(self, decode: _Side | None) -> bytes | None:
@@ -230,6 +246,7 @@ class ConductorCore:
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
             room_tokens=request.room_tokens if role == "decode" else 0,
+            compute_tokens=request.num_tokens - winner.cached_tokens if role == "prefill" else 0,
             ends_s=now_s + self.settings.promise_ttl_s,
         )
         self.view.promise(role, key, place.place_id, promise)
@@ -239,7 +256,7 @@ class ConductorCore:
             instance=key,
             request=request,
             cached_tokens=winner.cached_tokens,
-            source=winner.source if role == "prefill" else None,
+            sources=winner.sources if role == "prefill" else (),
             ttl_s=self.settings.promise_ttl_s,
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
@@ -257,7 +274,7 @@ class ConductorCore:
             self.view.answered(event.role, side.key, place.place_id)
             side.is_accepted = True
             side.expected_start_s = event.expected_start_s
-            return self._answer(place)
+            return self._answer(place, now_s)
         if event.retry_after_s is not None:
             known = place.retry_after_s
             place.retry_after_s = min(event.retry_after_s, known or event.retry_after_s)
@@ -285,7 +302,7 @@ class ConductorCore:
             return self._refuse(place, _overloaded(place, "the time to place it is over"))
         return self._ask(place, now_s)
 
-    def _answer(self, place: _Open) -> list[Effect]:
+    def _answer(self, place: _Open, now_s: float) -> list[Effect]:
         sides = place.sides
         if len(sides) < 2 or not all(side.is_accepted for side in sides.values()):
             return []
@@ -302,12 +319,11 @@ class ConductorCore:
         winner = replace(place.winner, predicted=predicted)
         decision = decide(
             place.request,
-            place.matches,
             place.ranking,
             winner,
-            decode,
+            decode.view,
             place.policy.name,
-            self._cost(place.request.model),
+            self._around(place.request.model, now_s, place),
         )
         return [AnswerPlaced(place.place_id, decision)]
 
@@ -329,7 +345,10 @@ class ConductorCore:
     def _on_timer(self, now_s: float) -> list[Effect]:
         self.view.expire(now_s)
         effects: list[Effect] = []
-        for place in [p for p in self._open.values() if p.deadline_s <= now_s]:
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            place = self._open.get(heapq.heappop(self._deadlines)[1])
+            if place is None:
+                continue
             effects.extend(
                 self._refuse(place, _overloaded(place, "the instances did not answer in time"))
             )
@@ -345,6 +364,7 @@ class ConductorCore:
             now_s=now_s,
             refused=frozenset() if place is None else place.refused,
             retry_after_s=None if place is None else place.retry_after_s,
+            max_sources=self.settings.max_sources,
         )
 
     def _policy(self, request: PlacementRequest) -> PlacementPolicy:

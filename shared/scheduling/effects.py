@@ -21,9 +21,13 @@ class SendReserve:
     instance: InstanceKey
     request: PlacementRequest
     cached_tokens: int
-    source: Source | None
+    sources: tuple[Source, ...]
     ttl_s: float
     reason: str
+
+    @property
+    def source(self) -> Source | None:
+        return self.sources[0] if self.sources else None
 
 
 @dataclass(frozen=True, slots=True)

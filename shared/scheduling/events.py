@@ -48,6 +48,15 @@ class InstanceReported:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReported:
+    """What a node's pool still has to send and receive."""
+
+    node: tuple[str, str]
+    """(id, incarnation)"""
+    bytes_in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceLost:
     role: Role
     instance: InstanceKey
@@ -78,6 +87,7 @@ Event = (
     | ReserveAnswered
     | ReserveFailed
     | InstanceReported
+    | NodeReported
     | InstanceLost
     | BillFinished
     | TimerFired

@@ -1,73 +1,200 @@
-"""Prices prefill candidates: what is at hand, what could be fetched, what must be computed."""
+"""Prices prefill candidates: what is at hand, what could be fetched, what must be computed.
+
+All candidates at once, as columns; an object is made only of a candidate that somebody looks at.
+"""
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from shared.scheduling.cost_model import CostModel
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.scheduling.cluster_view import ClusterView
+from shared.scheduling.cost_model import CostModel, Floats
+from shared.scheduling.instance_table import InstanceTable, Rows
+from shared.scheduling.queue_discipline import SIZE_EDGES_S
 from shared.scheduling.vocabulary import (
     Candidate,
-    InstanceView,
     NodeMatch,
     PlacementRequest,
     PredictedTimes,
     Source,
 )
 
+Ints = NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a policy may look at. `prefills` are eligible: live, not excluded, not draining."""
+    """All that a policy may look at. `rows` are eligible: live, not excluded, not draining."""
 
     request: PlacementRequest
-    prefills: Sequence[InstanceView]
+    view: ClusterView
+    rows: Rows
     matches: Mapping[tuple[str, str], NodeMatch]
     """By (node, node incarnation)."""
-    queue_s: Mapping[str, float]
-    """Seconds until a new request would start, by instance id."""
     cost: CostModel
     balancing_threshold: float
     rng: random.Random
+    now_s: float
+    max_sources: int = 1
+    """Nodes that one prefix may be fetched from at once."""
 
-    def local_blocks(self, instance: InstanceView) -> int:
-        match = self.matches.get((instance.node, instance.node_incarnation))
-        return min(match.num_blocks, self.request.num_blocks) if match is not None else 0
+    @property
+    def table(self) -> InstanceTable:
+        return self.view.tables["prefill"]
+
+    def column(self, name: str) -> NDArray[Any]:
+        return self.table.column(name, self.rows)
+
+    def usable_tokens(self, num_blocks: Ints | int) -> Ints:
+        """Tokens that a match saves at each candidate: whole grid chunks, never the last chunk."""
+        grid = self.column("grid_tokens")
+        matched = num_blocks * self.column("block_tokens") // grid * grid
+        usable: Ints = np.minimum(matched, (self.request.num_tokens - 1) // grid * grid)
+        return usable
+
+    def bytes_of(self, num_tokens: Ints) -> Ints:
+        num_bytes: Ints = num_tokens * self.column("block_bytes") // self.column("block_tokens")
+        return num_bytes
 
 
-def price(
-    situation: Situation,
-    instance: InstanceView,
-    source: NodeMatch | None,
-    *,
-    is_overlapped: bool = False,
-) -> Candidate:
-    """The candidate with what it has locally and, when given, with `source` fetched.
+@dataclass(slots=True)
+class Prices:
+    """One entry per candidate, in the order of `rows`; `order` is what a policy decides."""
 
-    Algorithm 1 adds transfer and queue; `is_overlapped` counts only the longer of them.
-    """
-    request, cost = situation.request, situation.cost
-    local_blocks = situation.local_blocks(instance)
-    cached = instance.usable_tokens(local_blocks, request.num_tokens)
-    load_s = 0.0
-    fetch: Source | None = None
-    if source is not None:
-        num_blocks = min(source.num_blocks, request.num_blocks)
-        with_source = instance.usable_tokens(num_blocks, request.num_tokens)
-        if with_source > cached:
-            missing_tokens = with_source - cached
-            load_s = cost.transfer_s(missing_tokens * instance.block_bytes // instance.block_tokens)
-            cached = with_source
+    situation: Situation
+    local_blocks: Ints
+    cached_tokens: Ints
+    """At hand and fetched ones."""
+    queue_s: Floats
+    load_s: Floats
+    compute_s: Floats
+    cost_s: Floats
+    holders: Sequence[tuple[NodeMatch, ...]] = ()
+    """Sets of nodes to fetch from."""
+    fetched_from: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Index of the set, -1: nothing is fetched."""
+    order: Rows = field(default_factory=lambda: np.zeros(0, np.intp))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidate(int(self.order[0]))
+
+    def in_order(self) -> Iterator[Candidate]:
+        return (self.candidate(int(position)) for position in self.order)
+
+    def candidate(self, position: int) -> Candidate:
+        situation = self.situation
+        view = situation.table.view(int(situation.rows[position]))
+        cached = int(self.cached_tokens[position])
+        predicted = PredictedTimes(
+            queue_s=float(self.queue_s[position]),
+            load_s=float(self.load_s[position]),
+            compute_s=float(self.compute_s[position]),
+        )
+        chosen = int(self.fetched_from[position])
+        return Candidate(
+            prefill=view,
+            local_blocks=int(self.local_blocks[position]),
+            cached_tokens=cached,
             # Blocks beyond the last whole chunk would be moved and then computed all the same.
-            fetch = Source(source.node, source.incarnation, cached // instance.block_tokens)
-    queue_s = situation.queue_s.get(instance.id, 0.0)
-    compute_s = cost.prefill_s(request.num_tokens, cached)
-    predicted = PredictedTimes(queue_s=queue_s, load_s=load_s, compute_s=compute_s)
-    cost_s = predicted.ttft_s if is_overlapped else load_s + queue_s + compute_s
-    return Candidate(instance, local_blocks, cached, fetch, predicted, cost_s)
+            sources=tuple(
+                Source(holder.node, holder.incarnation, cached // view.block_tokens)
+                for holder in (self.holders[chosen] if chosen >= 0 else ())
+            ),
+            predicted=predicted,
+            cost_s=float(self.cost_s[position]),
+        )
 
 
-def ordered(candidates: Sequence[Candidate], rng: random.Random) -> list[Candidate]:
-    """Cheapest first; equals in random order, so that a burst does not go one way."""
-    by_id = sorted(candidates, key=lambda candidate: candidate.prefill.key)
-    rng.shuffle(by_id)
-    return sorted(by_id, key=lambda candidate: candidate.cost_s)
+def price_local(situation: Situation) -> Prices:
+    """Every candidate with what its own node holds; nothing is fetched."""
+    request, cost = situation.request, situation.cost
+    matches = situation.matches
+    depths = situation.table.scatter((node, found.num_blocks) for node, found in matches.items())
+    local_blocks = np.minimum(depths[situation.rows], request.num_blocks)
+    cached = situation.usable_tokens(local_blocks)
+    compute_s = cost.prefill_many_s(request.num_tokens, cached)
+    queue_s = waits_s(situation, compute_s)
+    load_s = disk_s(situation, local_blocks)
+    return Prices(
+        situation=situation,
+        local_blocks=local_blocks,
+        cached_tokens=cached,
+        queue_s=queue_s,
+        load_s=load_s,
+        compute_s=compute_s,
+        cost_s=load_s + queue_s + compute_s,
+        fetched_from=np.full(len(situation.rows), -1, np.int64),
+    )
+
+
+def disk_s(situation: Situation, local_blocks: Ints) -> Floats:
+    """To read what of the own prefix is on disk."""
+    on_disk = [(node, m.disk_blocks) for node, m in situation.matches.items() if m.disk_blocks]
+    if not on_disk:
+        return np.zeros(len(situation.rows))
+    blocks = np.minimum(situation.table.scatter(on_disk)[situation.rows], local_blocks)
+    seconds: Floats = (
+        blocks * situation.column("block_bytes") / situation.cost.profile.disk_bytes_per_s
+    )
+    return seconds
+
+
+def waits_s(situation: Situation, compute_s: Floats) -> Floats:
+    """Until a newcomer of this work starts, by each candidate's own discipline."""
+    table, rows = situation.table, situation.rows
+    reported_s = np.maximum(situation.column("start_s") - situation.now_s, 0.0)
+    fifo_s: Floats = reported_s + situation.column("promised_s")
+    is_sorted = situation.column("is_sorted")
+    if not is_sorted.any():
+        return fifo_s
+    done_s = situation.now_s - situation.column("seen_s")
+    ahead_s = np.maximum(smaller(table.work_below_s, rows, compute_s) - done_s, 0.0)
+    return np.where(is_sorted, ahead_s, fifo_s)
+
+
+def smaller(below: Floats, rows: Rows, work_s: Floats) -> Floats:
+    """Of what is summed up by size: how much is smaller than `work_s`, row by row.
+
+    Within a class the sizes are taken as evenly spread.
+    """
+    size = np.searchsorted(EDGES_S, work_s, side="right")
+    share = np.clip((work_s - FLOORS_S[size]) * PER_WIDTH[size], 0.0, 1.0)
+    smaller_classes: Floats = below[rows, size]
+    upto: Floats = smaller_classes + share * (below[rows, size + 1] - smaller_classes)
+    return upto
+
+
+EDGES_S = np.array(SIZE_EDGES_S)
+FLOORS_S = np.concatenate([[0.0], EDGES_S])
+PER_WIDTH = 1.0 / np.diff(np.concatenate([FLOORS_S, [2 * EDGES_S[-1]]]))
+
+
+def backlogs_s(situation: Situation) -> Floats:
+    """All the work that waits at each candidate, whatever a newcomer would overtake."""
+    table, rows = situation.table, situation.rows
+    everything = np.full(len(rows), np.inf)
+    is_sorted = situation.column("is_sorted")
+    done_s = situation.now_s - situation.column("seen_s")
+    sorted_s = np.maximum(table.work_below_s[rows, -1] - done_s, 0.0)
+    return np.where(is_sorted, sorted_s, waits_s(situation, everything))
+
+
+def random_numbers(count: int, rng: random.Random) -> Floats:
+    return np.frombuffer(rng.randbytes(8 * count), np.uint64) / 2.0**64
+
+
+def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
+    """Ordered by cost; equals in random order, so that a burst does not go one way."""
+    if cost_s is not None:
+        prices.cost_s = cost_s
+    ties = random_numbers(len(prices.cost_s), prices.situation.rng)
+    prices.order = np.lexsort((ties, prices.cost_s))
+    return prices

@@ -49,6 +49,8 @@ class NodeMatch:
     node: str
     incarnation: str
     num_blocks: int
+    disk_blocks: int = 0
+    """Of these, how many must be read from disk first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class InstanceView:
     context_in_batch_tokens: int = 0
     expected_start_s: float = 0.0
     """Prefill: seconds from now until a request that comes now would start."""
+    discipline: str = "fifo"
+    work_by_size_s: tuple[float, ...] = ()
+    """Prefill: its queue by size class (queue_discipline); empty: only the start is known."""
+    prompts_by_size: tuple[float, ...] = ()
 
     @property
     def key(self) -> InstanceKey:
@@ -123,11 +129,17 @@ class Candidate:
     """Leading blocks on its own node."""
     cached_tokens: int
     """Tokens that need not be computed, fetched ones included."""
-    source: Source | None
+    sources: tuple[Source, ...]
+    """Nodes that the missing blocks are fetched from, in equal parts as a rule; the first is
+    enough when one cannot take several."""
     predicted: PredictedTimes
     cost_s: float
     reason: str = ""
     """Why it was not taken; empty for the winner."""
+
+    @property
+    def source(self) -> Source | None:
+        return self.sources[0] if self.sources else None
 
     @property
     def remote_blocks(self) -> int:
