@@ -40,6 +40,7 @@ from shared.scheduling.placement import (
     Surroundings,
     choose_decode,
     decide,
+    kv_bytes,
     rank_prefills,
 )
 from shared.scheduling.policies.base import PlacementPolicy
@@ -250,6 +251,8 @@ class ConductorCore:
             ends_s=now_s + self.settings.promise_ttl_s,
         )
         self.view.promise(role, key, place.place_id, promise)
+        if role == "prefill":
+            self._count_fetch(place.request, winner, now_s)
         return SendReserve(
             place_id=place.place_id,
             role=role,
@@ -260,6 +263,19 @@ class ConductorCore:
             ttl_s=self.settings.promise_ttl_s,
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
+
+    def _count_fetch(self, request: PlacementRequest, winner: Candidate, now_s: float) -> None:
+        """It starts with the reservation: who asks next finds these links busy."""
+        if not winner.sources:
+            return
+        prefill, speed = winner.prefill, self._cost(request.model).bytes_per_s
+        at_hand = prefill.usable_tokens(winner.local_blocks, request.num_tokens)
+        num_bytes = kv_bytes(prefill, winner.cached_tokens - at_hand)
+        nodes = self.view.nodes
+        nodes.add((prefill.node, prefill.node_incarnation), num_bytes, now_s, speed)
+        for source in winner.sources:
+            share = num_bytes / len(winner.sources)
+            nodes.add((source.node, source.incarnation), share, now_s, speed)
 
     def _on_answered(self, event: ReserveAnswered, now_s: float) -> list[Effect]:
         place = self._open.get(event.place_id)

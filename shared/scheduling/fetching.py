@@ -1,12 +1,13 @@
 """What it takes to bring missing blocks of a prefix from other nodes."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.scheduling.cost_model import Floats
-from shared.scheduling.pricing import Ints, Prices, Situation, waits_s
+from shared.scheduling.pricing import Ints, Prices, Situation, delays_s, waits_s
 from shared.scheduling.vocabulary import NodeMatch
 
 MAX_DEPTHS = 3
@@ -22,49 +23,58 @@ def fetch(
 ) -> None:
     """Reprices the wanted candidates with the fetch of what misses up to `cached_tokens`."""
     situation = prices.situation
+    load_s = np.maximum(load_s, prices.disk_s)
     compute_s = situation.cost.prefill_many_s(situation.request.num_tokens, cached_tokens)
+    queue_s = waits_s(situation, compute_s)
     prices.holders = (*prices.holders, holders)
-    take(prices, is_wanted, cached_tokens, load_s, compute_s, waits_s(situation, compute_s))
+    chosen = len(prices.holders) - 1
+    prices.cached_tokens = np.where(is_wanted, cached_tokens, prices.cached_tokens)
+    prices.load_s = np.where(is_wanted, load_s, prices.load_s)
+    prices.compute_s = np.where(is_wanted, compute_s, prices.compute_s)
+    prices.queue_s = np.where(is_wanted, queue_s, prices.queue_s)
+    prices.fetched_from = np.where(is_wanted, chosen, prices.fetched_from)
 
 
-def take(
-    prices: Prices,
-    is_taken: NDArray[np.bool_],
-    cached_tokens: Ints,
-    load_s: Floats,
-    compute_s: Floats,
-    queue_s: Floats,
+def offer(
+    prices: Prices, holders: tuple[NodeMatch, ...], link: "Link", at_hand: Ints, reach: Ints
 ) -> None:
-    """Puts these numbers in place; they fetch from the last set of holders."""
-    # The own disk is read at the same time.
-    load_s = np.maximum(load_s, prices.load_s)
-    prices.cached_tokens = np.where(is_taken, cached_tokens, prices.cached_tokens)
-    prices.load_s = np.where(is_taken, load_s, prices.load_s)
-    prices.compute_s = np.where(is_taken, compute_s, prices.compute_s)
-    prices.queue_s = np.where(is_taken, queue_s, prices.queue_s)
-    prices.fetched_from = np.where(is_taken, len(prices.holders) - 1, prices.fetched_from)
+    """Takes a fetch up to `reach` where that is cheaper than what is priced so far.
+
+    While the queue hides the fetch, more is better. Beyond, each token fetched costs the link's
+    time and saves compute that grows with its position: the best is where the queue ends, or all.
+    """
+    situation = prices.situation
+    grid = situation.column("grid_tokens")
+    token_bytes = situation.column("block_bytes") / situation.column("block_tokens")
+    hidden = (link.bytes_within(prices.queue_s) / token_bytes).astype(np.int64) // grid * grid
+    for upto in (np.minimum(at_hand + hidden, reach), reach):
+        missing = np.maximum(upto - at_hand, 0)
+        load_s = np.maximum(link.seconds(situation.bytes_of(missing)), prices.disk_s)
+        compute_s = situation.cost.prefill_many_s(situation.request.num_tokens, upto)
+        ttft_s = np.maximum(waits_s(situation, compute_s), load_s) + compute_s
+        cost_s = ttft_s + delays_s(situation, compute_s)
+        is_better = (missing > 0) & (cost_s < prices.cost_s)
+        if is_better.any():
+            fetch(prices, is_better, holders, upto, load_s)
+            prices.cost_s = np.where(is_better, cost_s, prices.cost_s)
 
 
 def holders_by_depth(situation: Situation) -> Sequence[tuple[int, tuple[NodeMatch, ...]]]:
     """For the greatest depths: the nodes, least busy first, that hold the prefix so far."""
-    if not situation.matches:
-        return []
-    bytes_per_s, now_s = situation.cost.bytes_per_s, situation.now_s
-    by_depth = sorted(situation.matches.values(), key=lambda match: -match.num_blocks)
-    depths = sorted({match.num_blocks for match in by_depth}, reverse=True)[:MAX_DEPTHS]
-    ties = iter([situation.rng.random() for _ in by_depth])
-    backlogs = {
-        match.node: (
-            situation.view.nodes.backlog_bytes((match.node, match.incarnation), now_s, bytes_per_s),
-            next(ties),
-        )
-        for match in by_depth
-    }
+    depths = sorted({match.num_blocks for match in situation.matches.values()}, reverse=True)
+    depths = depths[:MAX_DEPTHS]
+    by_node: list[tuple[float, float, NodeMatch]] = []
+    for node, match in situation.matches.items():
+        if match.num_blocks >= depths[-1]:
+            busy = situation.view.nodes.backlog_bytes(
+                node, situation.now_s, situation.cost.bytes_per_s
+            )
+            by_node.append((busy, situation.rng.random(), match))
+    by_node.sort(key=lambda one: one[:2])
     found = []
     for depth in depths:
-        able = [match for match in by_depth if match.num_blocks >= depth]
-        able.sort(key=lambda match: backlogs[match.node])
-        found.append((depth, tuple(able[: situation.max_sources])))
+        able = (match for _, _, match in by_node if match.num_blocks >= depth)
+        found.append((depth, tuple(itertools.islice(able, situation.max_sources))))
     return found
 
 

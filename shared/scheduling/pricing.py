@@ -56,6 +56,13 @@ class Situation:
         usable: Ints = np.minimum(matched, (self.request.num_tokens - 1) // grid * grid)
         return usable
 
+    def disk_blocks(self, local_blocks: Ints) -> Ints:
+        """Of these blocks on the own nodes, how many must be read from disk."""
+        on_disk = [(node, m.disk_blocks) for node, m in self.matches.items() if m.disk_blocks]
+        if not on_disk:
+            return np.zeros(len(self.rows), np.int64)
+        return np.minimum(self.table.scatter(on_disk)[self.rows], local_blocks)
+
     def bytes_of(self, num_tokens: Ints) -> Ints:
         num_bytes: Ints = num_tokens * self.column("block_bytes") // self.column("block_tokens")
         return num_bytes
@@ -70,6 +77,8 @@ class Prices:
     cached_tokens: Ints
     """At hand and fetched ones."""
     queue_s: Floats
+    disk_s: Floats
+    """To read the part of the own prefix that is on disk; a fetch goes on meanwhile."""
     load_s: Floats
     compute_s: Floats
     cost_s: Floats
@@ -128,6 +137,7 @@ def price_local(situation: Situation) -> Prices:
         local_blocks=local_blocks,
         cached_tokens=cached,
         queue_s=queue_s,
+        disk_s=load_s,
         load_s=load_s,
         compute_s=compute_s,
         cost_s=load_s + queue_s + compute_s,
@@ -137,14 +147,24 @@ def price_local(situation: Situation) -> Prices:
 
 def disk_s(situation: Situation, local_blocks: Ints) -> Floats:
     """To read what of the own prefix is on disk."""
-    on_disk = [(node, m.disk_blocks) for node, m in situation.matches.items() if m.disk_blocks]
-    if not on_disk:
-        return np.zeros(len(situation.rows))
-    blocks = np.minimum(situation.table.scatter(on_disk)[situation.rows], local_blocks)
-    seconds: Floats = (
-        blocks * situation.column("block_bytes") / situation.cost.profile.disk_bytes_per_s
-    )
+    num_bytes = situation.disk_blocks(local_blocks) * situation.column("block_bytes")
+    seconds: Floats = num_bytes / situation.cost.profile.disk_bytes_per_s
     return seconds
+
+
+def ttfts_s(prices: Prices) -> Floats:
+    """Loading runs while the request queues."""
+    return np.maximum(prices.queue_s, prices.load_s) + prices.compute_s
+
+
+def delays_s(situation: Situation, compute_s: Floats) -> Floats:
+    """What those that wait lose, all together, when this work is done before theirs."""
+    table, rows = situation.table, situation.rows
+    is_sorted = situation.column("is_sorted")
+    if not is_sorted.any():
+        return np.zeros(len(rows))
+    overtaken = table.prompts_below[rows, -1] - smaller(table.prompts_below, rows, compute_s)
+    return np.where(is_sorted, compute_s * overtaken, 0.0)
 
 
 def waits_s(situation: Situation, compute_s: Floats) -> Floats:
