@@ -73,7 +73,9 @@ class Handlers:
         matches = await self._match(message)
         outcome = self._core.explain(convert.request_of(message), matches, self._clock())
         if isinstance(outcome, Refusal):
-            return PlaceReply(refusal=convert.error_info(outcome))
+            return PlaceReply(
+                refusal=convert.error_info(outcome), targets=convert.targets_of(outcome)
+            )
         return convert.placed_reply(outcome)
 
     async def _match(self, message: PlaceRequest) -> tuple[NodeMatch, ...]:
@@ -112,6 +114,12 @@ class Handlers:
             nodes=self._nodes.current(now_s),
             gateways=self._gateways.current(now_s),
             models=self._models(),
+            policy=self._core.settings.policy,
+            admission=self._core.settings.admission,
+            prediction_errors={
+                model: convert.errors_of(summary)
+                for model, summary in self._core.prediction_errors().items()
+            },
         )
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:

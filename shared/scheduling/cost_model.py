@@ -17,6 +17,8 @@ MAX_SAMPLES = 256
 REFIT_EVERY = 8
 PRIOR_WEIGHT = 0.5
 """How hard the prior's shape holds, in samples."""
+MAX_DECODE_SCALE = 1_000.0
+"""Between a machine and the prior's; also what keeps a run of strange bills within bounds."""
 HUBER_SHARE = 0.25
 """A sample whose error is more than this share of its time counts less."""
 
@@ -97,11 +99,11 @@ class CostModel:
             return 0.0
         return self.profile.transfer_base_s + num_bytes / self._bytes_per_s
 
-    def transfer_many_s(self, num_bytes: NDArray[np.int64]) -> Floats:
+    def transfer_many_s(self, num_bytes: Floats) -> Floats:
         seconds = self.profile.transfer_base_s + num_bytes / self._bytes_per_s
         return np.where(num_bytes > 0, seconds, 0.0)
 
-    def decode_step_s(self, batch: int, context_tokens: int) -> float:
+    def decode_step_s(self, batch: float, context_tokens: float) -> float:
         """One step of a batch whose sequences have `context_tokens` together."""
         return float(self._step_s(batch, context_tokens)) if batch > 0 else 0.0
 
@@ -134,10 +136,15 @@ class CostModel:
             )
 
     def learn_decode(self, tbt_s: float, context_tokens: int) -> None:
-        if tbt_s > 0:
-            predicted_s = self.decode_step_s(1, context_tokens)
+        """When the batch is not known: as if it had been alone."""
+        self.learn_step(tbt_s, self.decode_step_s(1, context_tokens))
+
+    def learn_step(self, tbt_s: float, predicted_s: float) -> None:
+        """The prediction was made with the batch that it joined; TBT is of its longest steps."""
+        if tbt_s > 0 and predicted_s > 0:
             ratio = _within_times(tbt_s / predicted_s, 1.0, 4)
             self._decode_scale *= ratio**0.2
+            self._decode_scale = _within_times(self._decode_scale, 1.0, MAX_DECODE_SCALE)
 
 
 def _within_times(value: float, center: float, times: float) -> float:

@@ -24,6 +24,8 @@ class SendReserve:
     sources: tuple[Source, ...]
     ttl_s: float
     reason: str
+    ttft_slo_s: float | None = None
+    """From now on: what the queue of a prefill instance must not make it miss."""
 
     @property
     def source(self) -> Source | None:

@@ -7,6 +7,7 @@ from shared.scheduling.vocabulary import (
     InstanceView,
     NodeMatch,
     PlacementRequest,
+    PredictedTimes,
     Role,
 )
 
@@ -75,6 +76,11 @@ class BillFinished:
     streamed_bytes: int = 0
     stream_s: float = 0.0
     tbt_s: float = 0.0
+    decode_s: float = 0.0
+    """From token 0 to the last."""
+    predicted: PredictedTimes | None = None
+    real: PredictedTimes | None = None
+    ttft_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from shared.scheduling import admission
+from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.decode_choice import best_decode, decode_source, step_s
+from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.policies.base import PlacementPolicy
-from shared.scheduling.pricing import Prices, Situation
+from shared.scheduling.pricing import Prices, Situation, ttfts_s
+from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
+    NO_SLO,
     Candidate,
     InstanceKey,
     InstanceView,
@@ -33,6 +39,7 @@ class Surroundings:
 
     view: ClusterView
     cost: CostModel
+    forecast: DecodeForecast
     balancing_threshold: float
     rng: random.Random
     now_s: float
@@ -40,6 +47,9 @@ class Surroundings:
     """Instances that refused this placement already."""
     retry_after_s: float | None = None
     max_sources: int = 1
+    allowed: Slo = NO_SLO
+    """Targets of this request, by its class."""
+    rule: AdmissionRule = DEFAULT_RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,42 @@ def rank_prefills(
         now_s=around.now_s,
         max_sources=around.max_sources,
     )
-    return Ranking(policy.rank(situation), counts)
+    prices = policy.rank(situation)
+    if around.allowed.ttft_s is not None:
+        in_time_first(prices, around.allowed.ttft_s)
+    return Ranking(prices, counts)
+
+
+def in_time_first(prices: Prices, allowed_s: float) -> None:
+    """Those that meet the target before those that do not, else as the policy has them."""
+    is_late = ttfts_s(prices)[prices.order] > allowed_s
+    prices.order = prices.order[np.argsort(is_late, kind="stable")]
+
+
+def judge(
+    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+) -> Refusal | None:
+    """Whether the pair is predicted to meet the targets, by the rule in force."""
+    if around.allowed == NO_SLO:
+        return None
+    predicted = predict(request, winner, decode, around)
+    if around.rule == "predicted":
+        tbt_s = tbt_when_joined_s(request, predicted.ttft_s, around)
+        predicted = replace(predicted, tbt_s=tbt_s)
+    return admission.refuse_slow(
+        predicted, around.allowed, around.rule, around.forecast.decode_time_s
+    )
+
+
+def tbt_when_joined_s(request: PlacementRequest, after_s: float, around: Surroundings) -> float:
+    """Of the average decode instance of the model, when the prefill will be done."""
+    table = around.view.tables["decode"]
+    is_of_model = table.data["model"] == table.models.known(request.model)
+    rows = np.flatnonzero(is_of_model & table.data["is_live"])
+    share = around.forecast.share_at(around.now_s + after_s, around.now_s)
+    batch = float(table.column("batch", rows).mean()) * share
+    tokens = float(table.column("batch_tokens", rows).mean()) * share
+    return around.cost.decode_step_s(batch + 1, tokens + request.num_tokens)
 
 
 def usable_matches(

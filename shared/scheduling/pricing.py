@@ -41,13 +41,18 @@ class Situation:
     now_s: float
     max_sources: int = 1
     """Nodes that one prefix may be fetched from at once."""
+    _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Those that were looked at already."""
 
     @property
     def table(self) -> InstanceTable:
         return self.view.tables["prefill"]
 
     def column(self, name: str) -> NDArray[Any]:
-        return self.table.column(name, self.rows)
+        values = self._columns.get(name)
+        if values is None:
+            values = self._columns[name] = self.table.column(name, self.rows)
+        return values
 
     def usable_tokens(self, num_blocks: Ints | int) -> Ints:
         """Tokens that a match saves at each candidate: whole grid chunks, never the last chunk."""
@@ -63,9 +68,14 @@ class Situation:
             return np.zeros(len(self.rows), np.int64)
         return np.minimum(self.table.scatter(on_disk)[self.rows], local_blocks)
 
-    def bytes_of(self, num_tokens: Ints) -> Ints:
-        num_bytes: Ints = num_tokens * self.column("block_bytes") // self.column("block_tokens")
-        return num_bytes
+    @property
+    def token_bytes(self) -> Floats:
+        """KV of a token."""
+        values = self._columns.get("token_bytes")
+        if values is None:
+            values = self.column("block_bytes") / self.column("block_tokens")
+            self._columns["token_bytes"] = values
+        return values
 
 
 @dataclass(slots=True)
@@ -81,6 +91,8 @@ class Prices:
     """To read the part of the own prefix that is on disk; a fetch goes on meanwhile."""
     load_s: Floats
     compute_s: Floats
+    delay_s: Floats
+    """What the work costs those that wait there and are overtaken, all together."""
     cost_s: Floats
     holders: Sequence[tuple[NodeMatch, ...]] = ()
     """Sets of nodes to fetch from."""
@@ -130,7 +142,7 @@ def price_local(situation: Situation) -> Prices:
     local_blocks = np.minimum(depths[situation.rows], request.num_blocks)
     cached = situation.usable_tokens(local_blocks)
     compute_s = cost.prefill_many_s(request.num_tokens, cached)
-    queue_s = waits_s(situation, compute_s)
+    queue_s, delay_s = waits_and_delays_s(situation, compute_s)
     load_s = disk_s(situation, local_blocks)
     return Prices(
         situation=situation,
@@ -140,6 +152,7 @@ def price_local(situation: Situation) -> Prices:
         disk_s=load_s,
         load_s=load_s,
         compute_s=compute_s,
+        delay_s=delay_s,
         cost_s=load_s + queue_s + compute_s,
         fetched_from=np.full(len(situation.rows), -1, np.int64),
     )
@@ -157,36 +170,41 @@ def ttfts_s(prices: Prices) -> Floats:
     return np.maximum(prices.queue_s, prices.load_s) + prices.compute_s
 
 
-def delays_s(situation: Situation, compute_s: Floats) -> Floats:
-    """What those that wait lose, all together, when this work is done before theirs."""
-    table, rows = situation.table, situation.rows
-    is_sorted = situation.column("is_sorted")
-    if not is_sorted.any():
-        return np.zeros(len(rows))
-    overtaken = table.prompts_below[rows, -1] - smaller(table.prompts_below, rows, compute_s)
-    return np.where(is_sorted, compute_s * overtaken, 0.0)
-
-
 def waits_s(situation: Situation, compute_s: Floats) -> Floats:
     """Until a newcomer of this work starts, by each candidate's own discipline."""
-    table, rows = situation.table, situation.rows
-    reported_s = np.maximum(situation.column("start_s") - situation.now_s, 0.0)
-    fifo_s: Floats = reported_s + situation.column("promised_s")
+    return waits_and_delays_s(situation, compute_s)[0]
+
+
+def waits_and_delays_s(situation: Situation, compute_s: Floats) -> tuple[Floats, Floats]:
+    """Until a newcomer of this work starts; and what those that it goes before lose, together."""
     is_sorted = situation.column("is_sorted")
     if not is_sorted.any():
-        return fifo_s
+        return fifo_waits_s(situation), np.zeros(len(compute_s))
+    table, rows = situation.table, situation.rows
+    size = np.searchsorted(EDGES_S, compute_s, side="right")
+    # Within a class the sizes are taken as evenly spread.
+    share = np.clip((compute_s - FLOORS_S[size]) * PER_WIDTH[size], 0.0, 1.0)
+    ahead_s = _smaller(table.work_below_s, rows, size, share)
+    overtaken = table.prompts_below[rows, -1] - _smaller(table.prompts_below, rows, size, share)
     done_s = situation.now_s - situation.column("seen_s")
-    ahead_s = np.maximum(smaller(table.work_below_s, rows, compute_s) - done_s, 0.0)
-    return np.where(is_sorted, ahead_s, fifo_s)
+    waits = np.maximum(ahead_s - done_s, 0.0)
+    delays = compute_s * overtaken
+    if is_sorted.all():
+        return waits, delays
+    return (
+        np.where(is_sorted, waits, fifo_waits_s(situation)),
+        np.where(is_sorted, delays, 0.0),
+    )
 
 
-def smaller(below: Floats, rows: Rows, work_s: Floats) -> Floats:
-    """Of what is summed up by size: how much is smaller than `work_s`, row by row.
+def fifo_waits_s(situation: Situation) -> Floats:
+    reported_s = np.maximum(situation.column("start_s") - situation.now_s, 0.0)
+    waits: Floats = reported_s + situation.column("promised_s")
+    return waits
 
-    Within a class the sizes are taken as evenly spread.
-    """
-    size = np.searchsorted(EDGES_S, work_s, side="right")
-    share = np.clip((work_s - FLOORS_S[size]) * PER_WIDTH[size], 0.0, 1.0)
+
+def _smaller(below: Floats, rows: Rows, size: NDArray[np.intp], share: Floats) -> Floats:
+    """Of what is summed up by size: how much is of smaller ones, row by row."""
     smaller_classes: Floats = below[rows, size]
     upto: Floats = smaller_classes + share * (below[rows, size + 1] - smaller_classes)
     return upto
@@ -199,12 +217,13 @@ PER_WIDTH = 1.0 / np.diff(np.concatenate([FLOORS_S, [2 * EDGES_S[-1]]]))
 
 def backlogs_s(situation: Situation) -> Floats:
     """All the work that waits at each candidate, whatever a newcomer would overtake."""
-    table, rows = situation.table, situation.rows
-    everything = np.full(len(rows), np.inf)
-    is_sorted = situation.column("is_sorted")
     done_s = situation.now_s - situation.column("seen_s")
-    sorted_s = np.maximum(table.work_below_s[rows, -1] - done_s, 0.0)
-    return np.where(is_sorted, sorted_s, waits_s(situation, everything))
+    all_work_s = situation.table.work_below_s[situation.rows, -1]
+    return np.where(
+        situation.column("is_sorted"),
+        np.maximum(all_work_s - done_s, 0.0),
+        fifo_waits_s(situation),
+    )
 
 
 def random_numbers(count: int, rng: random.Random) -> Floats:

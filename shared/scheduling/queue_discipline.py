@@ -33,6 +33,8 @@ class Waiting:
     is_loaded: bool = True
     """Its prefix is there: it could compute now."""
     has_started: bool = False
+    in_chunk_s: float = 0.0
+    """Of `remaining_s`, what the chunk that computes now still takes: nobody can stop that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class QueueDiscipline(Protocol):
         """Who computes next; `queue` is in order of arrival, a chunk takes up to `chunk_s`."""
 
     def profile(self, queue: Sequence[Waiting], now_s: float) -> QueueProfile:
-        """By the size that each counts as against one that comes now."""
+        """By the size that each counts as against one that comes now; a running chunk as none."""
 
 
 class Fifo:
@@ -91,7 +93,8 @@ class ShortestFirst:
         work_s, prompts = [0.0] * NUM_SIZES, [0.0] * NUM_SIZES
         for one in queue:
             size = size_class(self.size_s(one, now_s))
-            work_s[size] += one.remaining_s
+            work_s[0] += one.in_chunk_s
+            work_s[size] += one.remaining_s - one.in_chunk_s
             prompts[size] += 1
         return QueueProfile(tuple(work_s), tuple(prompts))
 

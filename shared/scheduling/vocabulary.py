@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.kv.ids import KEY_BYTES
+from shared.scheduling.slo import Slo
 
 Role = Literal["prefill", "decode"]
 State = Literal["starting", "ready", "draining"]
+Priority = Literal["low", "normal", "high"]
+NO_SLO = Slo()
 InstanceKey = tuple[str, str]
 """(id, incarnation): names one incarnation of an instance."""
 
@@ -31,6 +34,9 @@ class PlacementRequest:
     decode: str | None = None
     policy: str | None = None
     remaining_s: float = 30.0
+    slo: Slo = NO_SLO
+    """What the caller asks for; the deployment's own targets hold beside it."""
+    priority: Priority = "normal"
 
     @property
     def room_tokens(self) -> int:
@@ -178,3 +184,6 @@ class Refusal:
     field: str | None = None
     is_retryable: bool = False
     retry_after_s: float | None = None
+    predicted: Slo = NO_SLO
+    """When it was refused for its targets: what was predicted, and what was allowed."""
+    allowed: Slo = NO_SLO

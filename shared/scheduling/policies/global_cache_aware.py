@@ -21,7 +21,7 @@ class GlobalCacheAware:
                 min(best.num_blocks, situation.request.num_blocks)
             )
             missing = np.maximum(best_tokens - prices.cached_tokens, 0)
-            fetch(prices, is_worth, (best,), best_tokens, link_s(situation.bytes_of(missing)))
+            fetch(prices, is_worth, (best,), best_tokens, link_s(missing * situation.token_bytes))
         return cheapest_first(prices, prices.load_s + prices.queue_s + prices.compute_s)
 
 

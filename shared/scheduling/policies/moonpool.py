@@ -11,7 +11,6 @@ from shared.scheduling.pricing import (
     Prices,
     Situation,
     cheapest_first,
-    delays_s,
     price_local,
     ttfts_s,
 )
@@ -22,7 +21,7 @@ class Moonpool:
 
     def rank(self, situation: Situation) -> Prices:
         prices = price_local(situation)
-        prices.cost_s = ttfts_s(prices) + delays_s(situation, prices.compute_s)
+        prices.cost_s = ttfts_s(prices) + prices.delay_s
         at_hand = prices.cached_tokens
         for depth, holders in holders_by_depth(situation):
             link = Link(situation, holders)

@@ -11,7 +11,7 @@ from shared.scheduling.policies.moonpool import Moonpool
 from shared.scheduling.policies.random_choice import RandomChoice
 from shared.scheduling.policies.round_robin import RoundRobin
 
-DEFAULT_POLICY = "global_cache_aware"
+DEFAULT_POLICY = "moonpool"
 POLICIES: dict[str, Callable[[], PlacementPolicy]] = {
     "moonpool": Moonpool,
     "global_cache_aware": GlobalCacheAware,

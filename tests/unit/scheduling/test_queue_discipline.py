@@ -113,6 +113,10 @@ def test_the_profile_sums_by_the_size_that_counts() -> None:
     assert aged.work_s[size_class(5.0)] == 5.0
     assert sum(aged.prompts) == 2
     assert len(aged.work_s) == len(aged.prompts) == NUM_SIZES
+    queue[1].in_chunk_s = 0.4
+    computing = ShortestFirst(ageing=0.05).profile(queue, 10.0)
+    assert computing.work_s[0] == 0.4
+    assert computing.work_s[size_class(5.0)] == pytest.approx(4.6)
     assert Fifo().profile(queue, 10.0).work_s[0] == 6.0
 
 
