@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.kv.ids import KEY_BYTES
 from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
 from shared.scheduling.effects import SendReserve
 from shared.scheduling.events import InstanceReported, PlaceAsked, ReserveAnswered
 from shared.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
@@ -22,6 +23,9 @@ from shared.scheduling.vocabulary import InstanceView, NodeMatch, PlacementReque
 
 NUM_BLOCKS = 500
 BLOCK_TOKENS = 256
+BLOCK_BYTES = BLOCK_TOKENS * 327_680
+PROFILE = CostProfile(prefill=PrefillCoefficients(0.0, 0.1172, 7.56e-4), transfer_bytes_per_s=87e9)
+"""A 70B model on nodes of eight accelerators with 800 Gbps between them."""
 REPORT_INTERVAL_S = 0.5
 
 
@@ -49,7 +53,7 @@ def view_of(role: Role, number: int, rng: random.Random) -> InstanceView:
         kv_format={},
         block_tokens=BLOCK_TOKENS,
         grid_tokens=BLOCK_TOKENS,
-        block_bytes=BLOCK_TOKENS * 327_680,
+        block_bytes=BLOCK_BYTES,
         context_tokens=1 << 20,
         running=rng.randrange(32),
         free_tokens=1 << 40,
@@ -65,7 +69,7 @@ def view_of(role: Role, number: int, rng: random.Random) -> InstanceView:
 def measure(num_each: int, policy: str, count: int, num_holders: int, seed: int = 1) -> Figures:
     """`count` placements; reports of all instances come in between as often as in life."""
     rng = random.Random(seed)
-    core = ConductorCore(CoreSettings(policy=policy), random.Random(seed))
+    core = ConductorCore(CoreSettings(policy=policy, profile=PROFILE), random.Random(seed))
     views = [view_of(role, n, rng) for role in ("prefill", "decode") for n in range(num_each)]
     for view in views:
         core.on_event(InstanceReported(view), 0.0)

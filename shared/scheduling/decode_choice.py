@@ -8,7 +8,6 @@ import numpy as np
 from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.instance_table import InstanceTable, Rows
-from shared.scheduling.pricing import random_numbers
 from shared.scheduling.vocabulary import InstanceView, NodeMatch, PlacementRequest, Source
 
 
@@ -24,9 +23,11 @@ def best_decode(
     steps_s = cost.decode_many_step_s(
         batch, table.column("batch_tokens", rows) + request.num_tokens
     )
-    ties = random_numbers(len(rows), rng)
-    order = np.lexsort((ties, -table.column("free_tokens", rows), steps_s.round(4)))
-    return int(rows[order[0]])
+    steps_s = steps_s.round(4)
+    best = np.flatnonzero(steps_s == steps_s.min())
+    room = table.column("free_tokens", rows[best])
+    best = best[room == room.max()]
+    return int(rows[best[rng.randrange(len(best))]])
 
 
 def step_s(

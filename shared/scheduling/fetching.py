@@ -122,6 +122,11 @@ class Link:
         received_first = situation.table.scatter((node, int(size)) for node, size in busy)
         self._received_first: Ints = received_first[situation.rows]
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits at the senders."""
+        return self._sent_first == 0
+
     def seconds(self, num_bytes: Floats) -> Floats:
         """Senders share the bytes so that all end at once; the receiver takes all of them."""
         sending = (num_bytes + self._sent_first) / self._num_senders

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel, Floats
 from shared.scheduling.instance_table import InstanceTable, Rows
-from shared.scheduling.queue_discipline import SIZE_EDGES_S
+from shared.scheduling.queue_discipline import NUM_SIZES, SIZE_EDGES_S
 from shared.scheduling.vocabulary import (
     Candidate,
     NodeMatch,
@@ -184,8 +184,9 @@ def waits_and_delays_s(situation: Situation, compute_s: Floats) -> tuple[Floats,
     size = np.searchsorted(EDGES_S, compute_s, side="right")
     # Within a class the sizes are taken as evenly spread.
     share = np.clip((compute_s - FLOORS_S[size]) * PER_WIDTH[size], 0.0, 1.0)
-    ahead_s = _smaller(table.work_below_s, rows, size, share)
-    overtaken = table.prompts_below[rows, -1] - _smaller(table.prompts_below, rows, size, share)
+    position = rows * (NUM_SIZES + 1) + size
+    ahead_s = _smaller(table.work_below_s, position, share)
+    overtaken = table.prompts_below[rows, -1] - _smaller(table.prompts_below, position, share)
     done_s = situation.now_s - situation.column("seen_s")
     waits = np.maximum(ahead_s - done_s, 0.0)
     delays = compute_s * overtaken
@@ -203,10 +204,11 @@ def fifo_waits_s(situation: Situation) -> Floats:
     return waits
 
 
-def _smaller(below: Floats, rows: Rows, size: NDArray[np.intp], share: Floats) -> Floats:
-    """Of what is summed up by size: how much is of smaller ones, row by row."""
-    smaller_classes: Floats = below[rows, size]
-    upto: Floats = smaller_classes + share * (below[rows, size + 1] - smaller_classes)
+def _smaller(below: Floats, position: NDArray[np.intp], share: Floats) -> Floats:
+    """Of what is summed up by size: how much is of smaller ones; position: row and class."""
+    flat = below.reshape(-1)
+    smaller_classes: Floats = flat.take(position)
+    upto: Floats = smaller_classes + share * (flat.take(position + 1) - smaller_classes)
     return upto
 
 
@@ -234,6 +236,6 @@ def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
     """Ordered by cost; equals in random order, so that a burst does not go one way."""
     if cost_s is not None:
         prices.cost_s = cost_s
-    ties = random_numbers(len(prices.cost_s), prices.situation.rng)
-    prices.order = np.lexsort((ties, prices.cost_s))
+    shuffled = np.argsort(random_numbers(len(prices.cost_s), prices.situation.rng))
+    prices.order = shuffled[np.argsort(prices.cost_s[shuffled])]
     return prices

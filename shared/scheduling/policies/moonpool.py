@@ -28,4 +28,6 @@ class Moonpool:
             reach = situation.usable_tokens(depth)
             if (reach > at_hand).any():
                 offer(prices, holders, link, at_hand, reach)
+            if link.is_idle and len(holders) == situation.max_sources:
+                break  # others hold less and would be no faster
         return cheapest_first(prices)
