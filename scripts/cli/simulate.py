@@ -1,5 +1,7 @@
 """`moonpool simulate`: what a cluster would do with a trace; needs no cluster."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -7,19 +9,37 @@ from rich.console import Console
 from rich.progress import Progress
 
 from scripts.cli.output import CommandError, console, print_json
+from scripts.simulate.cluster_table import outcomes_json, outcomes_table
 from scripts.simulate.hit_rate_table import hit_rate_json, hit_rate_table, measure_all
 from scripts.simulate.traces import load_trace
+from shared.scheduling.policies.registry import POLICIES
+from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.fifo_bound import fifo_bound_ttfts_s
+from shared.simulator.hardware import load_hardware
 from shared.simulator.hit_rate import LAB_POLICIES
-from shared.simulator.trace import BLOCK_TOKENS
+from shared.simulator.outcome import Outcome
+from shared.simulator.trace import BLOCK_TOKENS, Mode, TraceRequest
+from shared.simulator.workload import WorkloadSettings, make_workload
+
+GENERATED = "generated"
+DEFAULT_POLICIES = "moonpool,global_cache_aware,local_cache_aware"
 
 
 def simulate(
     trace: Annotated[
-        str, typer.Option(help="A JSONL trace, or its name in the folder MOONPOOL_TRACES.")
-    ] = "conversation",
+        str,
+        typer.Option(help="A JSONL trace, its name in the folder MOONPOOL_TRACES, or `generated`."),
+    ] = GENERATED,
     policy: Annotated[
         str | None, typer.Option(help="One or more policies, separated by commas.")
     ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Prefill nodes.")] = 8,
+    decodes: Annotated[int, typer.Option(min=1, help="Decode instances.")] = 8,
+    pool: Annotated[str, typer.Option(help="Tokens that each node's pool holds.")] = "3M",
+    eviction: Annotated[str, typer.Option(help="Eviction policy of the pools.")] = "lru",
+    hardware: Annotated[str, typer.Option(help="A profile's name or its JSON file.")] = (
+        "a800-llama3-70b"
+    ),
     hit_rate: Annotated[
         bool, typer.Option("--hit-rate", help="Compare eviction policies on one pool.")
     ] = False,
@@ -30,21 +50,69 @@ def simulate(
         Literal["served", "trace"],
         typer.Option(help="served: full blocks; trace: the last, partial block counts too."),
     ] = "served",
+    seed: Annotated[int, typer.Option(help="Of placement and of `generated`.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Simulate placement, caching and load on a request trace.
+    """Simulate placement, caching and load on a request trace, with the real conductor.
 
     Examples:
 
-      moonpool simulate --hit-rate --trace conversation
+      moonpool simulate --nodes 4
 
-      moonpool simulate --hit-rate --trace conversation --policy lru,belady --sizes 3M,30M --json
+      moonpool simulate --trace conversation --nodes 8 --policy moonpool,local_cache_aware
+
+      moonpool simulate --trace conversation --hit-rate --policy lru,belady --sizes 3M,30M --json
     """
-    if not hit_rate:
-        raise CommandError("nothing to simulate", hint="moonpool simulate --hit-rate")
-    policies = _names(policy, LAB_POLICIES)
-    sizes_tokens = [_tokens(size) for size in sizes.split(",")]
-    requests = load_trace(trace)
+    requests = _requests(trace, seed)
+    if hit_rate:
+        _hit_rates(trace, requests, policy, sizes, mode, as_json=as_json)
+        return
+    try:
+        base = ClusterSettings(
+            load_hardware(hardware),
+            num_prefills=nodes,
+            num_decodes=decodes,
+            pool_tokens=_tokens("--pool", pool),
+            eviction=_names("--eviction", eviction, LAB_POLICIES[:-1])[0],
+            seed=seed,
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    names = _names("--policy", policy or DEFAULT_POLICIES, tuple(POLICIES))
+    outcomes = _run(requests, base, names)
+    bound_s = fifo_bound_ttfts_s(requests, nodes, base.hardware)
+    if as_json:
+        print_json(outcomes_json(trace, outcomes, bound_s))
+    else:
+        title = f"{trace}: {nodes} prefill nodes of {pool} tokens, {decodes} decode, {hardware}"
+        Console(highlight=False).print(outcomes_table(title, outcomes, bound_s))
+
+
+def _run(
+    requests: Sequence[TraceRequest], base: ClusterSettings, names: Sequence[str]
+) -> list[Outcome]:
+    outcomes = []
+    with Progress(console=console, transient=True) as progress:
+        for name in names:
+            task = progress.add_task(name, total=len(requests))
+            cluster = SimulatedCluster(replace(base, policy=name))
+            outcomes.append(cluster.run(requests, lambda task=task: progress.advance(task)))  # type: ignore[misc]
+    return outcomes
+
+
+def _hit_rates(
+    trace: str,
+    requests: Sequence[TraceRequest],
+    policy: str | None,
+    sizes: str,
+    mode: Mode,
+    *,
+    as_json: bool,
+) -> None:
+    policies = list(LAB_POLICIES)
+    if policy is not None:
+        policies = _names("--policy", policy, LAB_POLICIES)
+    sizes_tokens = [_tokens("--sizes", size) for size in sizes.split(",")]
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("hit rates", total=len(policies) * len(sizes_tokens))
         rates = measure_all(requests, policies, sizes_tokens, mode, lambda: progress.advance(task))
@@ -54,26 +122,32 @@ def simulate(
         Console(highlight=False).print(hit_rate_table(trace, mode, rates))
 
 
-def _names(given: str | None, known: tuple[str, ...]) -> list[str]:
-    if given is None:
-        return list(known)
+def _requests(trace: str, seed: int) -> list[TraceRequest]:
+    if trace == GENERATED:
+        return make_workload(WorkloadSettings(seed=seed))
+    return load_trace(trace)
+
+
+def _names(option: str, given: str, known: tuple[str, ...]) -> list[str]:
     names = [name.strip() for name in given.split(",") if name.strip()]
     for name in names:
         if name not in known:
             raise CommandError(
-                f"--policy: {name!r} is not known", hint=f"one of {', '.join(known)}"
+                f"{option}: {name!r} is not known", hint=f"one of {', '.join(known)}"
             )
+    if not names:
+        raise CommandError(f"{option}: names nothing", hint=f"one of {', '.join(known)}")
     return list(dict.fromkeys(names))
 
 
-def _tokens(size: str) -> int:
+def _tokens(option: str, size: str) -> int:
     """`3M`, `500k` or a whole number."""
     text = size.strip().lower()
     factor = {"k": 1_000, "m": 1_000_000}.get(text[-1:], 1)
     try:
         tokens = round(float(text.rstrip("km")) * factor)
-    except ValueError:
-        raise CommandError(f"--sizes: {size!r} is no size", hint="such as 3M,30M") from None
+    except (ValueError, OverflowError):
+        raise CommandError(f"{option}: {size!r} is no size", hint="such as 3M or 500k") from None
     if tokens < BLOCK_TOKENS:
-        raise CommandError(f"--sizes: {size!r} holds no block of {BLOCK_TOKENS} tokens")
+        raise CommandError(f"{option}: {size!r} holds no block of {BLOCK_TOKENS} tokens")
     return tokens
