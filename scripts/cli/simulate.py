@@ -10,6 +10,8 @@ from rich.progress import Progress
 
 from scripts.cli.output import CommandError, console, print_json
 from scripts.simulate.cluster_table import outcomes_json, outcomes_table
+from scripts.simulate.experiment_table import experiment_json, experiment_table
+from scripts.simulate.experiments import EXPERIMENTS
 from scripts.simulate.hit_rate_table import hit_rate_json, hit_rate_table, measure_all
 from scripts.simulate.traces import load_trace
 from shared.scheduling.policies.registry import POLICIES
@@ -50,6 +52,9 @@ def simulate(
         Literal["served", "trace"],
         typer.Option(help="served: full blocks; trace: the last, partial block counts too."),
     ] = "served",
+    experiment: Annotated[
+        str | None, typer.Option(help=f"One of the paper's: {', '.join(EXPERIMENTS)}.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of placement and of `generated`.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -61,11 +66,12 @@ def simulate(
 
       moonpool simulate --trace conversation --nodes 8 --policy moonpool,local_cache_aware
 
+      moonpool simulate --experiment fig14
+
       moonpool simulate --trace conversation --hit-rate --policy lru,belady --sizes 3M,30M --json
     """
-    requests = _requests(trace, seed)
     if hit_rate:
-        _hit_rates(trace, requests, policy, sizes, mode, as_json=as_json)
+        _hit_rates(trace, _requests(trace, seed), policy, sizes, mode, as_json=as_json)
         return
     try:
         base = ClusterSettings(
@@ -78,6 +84,10 @@ def simulate(
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
+    if experiment is not None:
+        _experiment(experiment, base, as_json=as_json)
+        return
+    requests = _requests(trace, seed)
     names = _names("--policy", policy or DEFAULT_POLICIES, tuple(POLICIES))
     outcomes = _run(requests, base, names)
     bound_s = fifo_bound_ttfts_s(requests, nodes, base.hardware)
@@ -86,6 +96,18 @@ def simulate(
     else:
         title = f"{trace}: {nodes} prefill nodes of {pool} tokens, {decodes} decode, {hardware}"
         Console(highlight=False).print(outcomes_table(title, outcomes, bound_s))
+
+
+def _experiment(name: str, base: ClusterSettings, *, as_json: bool) -> None:
+    (known,) = _names("--experiment", name, tuple(EXPERIMENTS))[:1]
+    run = EXPERIMENTS[known]
+    with console.status(f"{known}: simulating"):
+        rows = run(base, load_trace)
+    if as_json:
+        print_json(experiment_json(known, rows))
+    else:
+        title = f"{known}: {(run.__doc__ or '').strip()}"
+        Console(highlight=False).print(experiment_table(title, rows))
 
 
 def _run(

@@ -58,3 +58,11 @@ def test_bad_options_are_named(arguments, words):
     with pytest.raises(CommandError) as caught:
         run(*arguments)
     assert words in caught.value.message
+
+
+def test_the_prefill_time_of_one_prompt_is_the_papers_within_five_percent():
+    shown = json.loads(run("--experiment", "fig14", "--json").stdout)
+    cold = [row for row in shown["rows"] if "0 % cached" in row["run"] and "95" not in row["run"]]
+    assert len(cold) == 5
+    for row in cold:
+        assert row["ratio"] == pytest.approx(1.0, abs=0.05), row["run"]
