@@ -107,8 +107,6 @@ def bill_of(message: FinishedBill) -> BillFinished:
         streamed_bytes=reuse.streamed_bytes,
         stream_s=reuse.stream_s,
         tbt_s=real.tbt_s,
-        # TBT is of the longest intervals: this is what it took at most.
-        decode_s=real.tbt_s * max(message.output_tokens - 1, 0),
         predicted=_predicted(message.predicted),
         real=_predicted(real),
         ttft_s=real.ttft_s,

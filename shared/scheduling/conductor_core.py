@@ -115,7 +115,7 @@ class ConductorCore:
             case ReserveFailed():
                 return self._on_failed(event, now_s)
             case InstanceReported():
-                self.view.report(event.instance, now_s)
+                self._hear(event.instance, now_s)
                 return []
             case NodeReported():
                 self.view.nodes.report(event.node, event.bytes_in_flight, now_s)
@@ -354,6 +354,13 @@ class ConductorCore:
                 self._refuse(place, place.overloaded("the instances did not answer in time"))
             )
         return effects
+
+    def _hear(self, view: InstanceView, now_s: float) -> None:
+        known = self.view.find(view.role, view.key)
+        if known is not None and view.role == "decode":
+            since_s = min(now_s - known.seen_s, self.settings.lease_s)
+            self.learnt(view.model).forecast.stayed(known.view.running, since_s)
+        self.view.report(view, now_s)
 
     # --- parts ---------------------------------------------------------------------------------
     def _around(

@@ -6,21 +6,36 @@ what it placed itself; the total is what the instances report, whoever placed it
 """
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass
 
-LEARN_SHARE = 0.02
+PRIOR_WEIGHT = 5.0
+"""The first guess of the decode time counts as so many requests."""
+MEMORY = 500.0
+"""Requests until what was observed before has faded."""
 MAX_RECORDS = 100_000
 
 
-@dataclass(slots=True)
 class DecodeForecast:
-    decode_time_s: float
-    """How long a request stays in a batch; learnt from those that are done."""
-    _joins_s: list[float]
-
     def __init__(self, decode_time_s: float) -> None:
-        self.decode_time_s = decode_time_s
-        self._joins_s = []
+        self._joins_s: list[float] = []
+        self._in_batches_s = PRIOR_WEIGHT * decode_time_s
+        self._num_ended = PRIOR_WEIGHT
+
+    @property
+    def decode_time_s(self) -> float:
+        """How long a request stays in a batch: time spent there by all, by how many have left.
+
+        Those still there count too, so that a pool that fills up with long ones shows at once.
+        """
+        return self._in_batches_s / self._num_ended
+
+    def stayed(self, num_requests: int, seconds: float) -> None:
+        """So many were in a batch for so long."""
+        self._in_batches_s += num_requests * max(seconds, 0.0)
+
+    def ended(self) -> None:
+        keep = 1.0 - 1.0 / MEMORY
+        self._in_batches_s *= keep
+        self._num_ended = self._num_ended * keep + 1.0
 
     def placed(self, joins_s: float, now_s: float) -> None:
         """A request was placed whose prefill is predicted to end at `joins_s`."""
@@ -28,10 +43,6 @@ class DecodeForecast:
         ended = bisect_right(self._joins_s, now_s - self.decode_time_s)
         if ended > 1_000 or len(self._joins_s) > MAX_RECORDS:
             del self._joins_s[: max(ended, 1)]
-
-    def learn(self, decode_s: float) -> None:
-        if decode_s > 0:
-            self.decode_time_s += LEARN_SHARE * (decode_s - self.decode_time_s)
 
     def share_at(self, time_s: float, now_s: float) -> float:
         """Requests in the batches at `time_s`, as a share of all that are promised or in them now.

@@ -77,7 +77,7 @@ class BillFinished:
     stream_s: float = 0.0
     tbt_s: float = 0.0
     decode_s: float = 0.0
-    """From token 0 to the last."""
+    """From token 0 to the last; 0: not known."""
     predicted: PredictedTimes | None = None
     real: PredictedTimes | None = None
     ttft_s: float = 0.0

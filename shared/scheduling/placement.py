@@ -102,21 +102,21 @@ def judge(
         return None
     predicted = predict(request, winner, decode, around)
     if around.rule == "predicted":
-        tbt_s = tbt_when_joined_s(request, predicted.ttft_s, around)
+        tbt_s = tbt_when_joined_s(request, decode, predicted.ttft_s, around)
         predicted = replace(predicted, tbt_s=tbt_s)
     return admission.refuse_slow(
         predicted, around.allowed, around.rule, around.forecast.decode_time_s
     )
 
 
-def tbt_when_joined_s(request: PlacementRequest, after_s: float, around: Surroundings) -> float:
-    """Of the average decode instance of the model, when the prefill will be done."""
+def tbt_when_joined_s(
+    request: PlacementRequest, decode: InstanceView, after_s: float, around: Surroundings
+) -> float:
+    """When the prefill will be done: the pool's coming and going is spread over its instances."""
     table = around.view.tables["decode"]
-    is_of_model = table.data["model"] == table.models.known(request.model)
-    rows = np.flatnonzero(is_of_model & table.data["is_live"])
+    row = table.data[table.row_of[decode.incarnation]]
     share = around.forecast.share_at(around.now_s + after_s, around.now_s)
-    batch = float(table.column("batch", rows).mean()) * share
-    tokens = float(table.column("batch_tokens", rows).mean()) * share
+    batch, tokens = float(row["batch"]) * share, float(row["batch_tokens"]) * share
     return around.cost.decode_step_s(batch + 1, tokens + request.num_tokens)
 
 

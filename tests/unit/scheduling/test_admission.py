@@ -153,9 +153,18 @@ def test_the_forecast_counts_who_will_have_joined_and_not_ended() -> None:
     assert forecast.share_at(5.0, 0.0) == 0.5
     assert forecast.share_at(9.5, 0.0) == 1.0
     assert forecast.share_at(11.5, 0.0) == 0.75
-    for _ in range(500):
-        forecast.learn(4.0)
-    assert forecast.decode_time_s == pytest.approx(4.0, rel=0.01)
+
+
+def test_the_decode_time_is_learnt_from_those_still_decoding_too() -> None:
+    forecast = DecodeForecast(10.0)
+    for _ in range(100):
+        forecast.stayed(20, 1.0)
+    assert forecast.decode_time_s > 100.0
+    forecast = DecodeForecast(10.0)
+    for _ in range(2_000):
+        forecast.stayed(8, 0.5)
+        forecast.ended()
+    assert forecast.decode_time_s == pytest.approx(4.0, rel=0.02)
 
 
 def test_prediction_errors_are_kept_by_component() -> None:
