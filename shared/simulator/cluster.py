@@ -325,6 +325,7 @@ class SimulatedCluster:
         num_bytes = job.num_tokens * hardware.kv_bytes_per_token
         began_s = now_s - outcome.compute_s
         ends_s = transfer([prefill.node], decode_node, num_bytes, began_s, hardware.link_base_s)
+        outcome.handoff_s = max(0.0, ends_s - now_s)
         self.loop.at(ends_s, lambda: self._join(request))
 
     def _is_refused_by_decode(self, request: _Request) -> bool:

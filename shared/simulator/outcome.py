@@ -22,6 +22,8 @@ class RequestOutcome:
     load_s: float = 0.0
     compute_s: float = 0.0
     ttft_s: float = 0.0
+    handoff_s: float = 0.0
+    """From token 0 until all of the KV is at the decode node."""
     tbt_s: float = 0.0
     predicted_ttft_s: float = 0.0
 
@@ -84,6 +86,7 @@ class Outcome:
             **{f"p{p}_ttft_s": self.ttft_percentile_s(p) for p in PERCENTILES},
             "mean_queue_s": mean([one.queue_s for one in served]),
             "mean_prefill_s": self.mean_compute_s,
+            "mean_handoff_s": mean([one.handoff_s for one in served]),
             "mean_tbt_s": mean([one.tbt_s for one in served]),
             "p99_tbt_s": percentile([one.tbt_s for one in served], 99),
             "hit": self.hit,
