@@ -3,31 +3,32 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from shared.simulator.outcome import Outcome, mean, percentile
 
 COLUMNS = (
-    ("mean TTFT s", "mean_ttft_s"),
-    ("p50", "p50_ttft_s"),
+    ("TTFT", "mean_ttft_s"),
     ("p90", "p90_ttft_s"),
     ("p99", "p99_ttft_s"),
-    ("prefill s", "mean_prefill_s"),
-    ("mean TBT s", "mean_tbt_s"),
+    ("TBT", "mean_tbt_s"),
     ("hit", "hit"),
-    ("busiest/mean", "imbalance"),
+    ("load", "imbalance"),
 )
 
 
 def outcomes_table(title: str, outcomes: Sequence[Outcome], bound_s: Sequence[float]) -> Table:
-    names = (name for name, _ in COLUMNS)
-    table = Table("policy", *names, "fetches", "refused", title=title, title_justify="left")
+    """Seconds; `load` is the busiest prefill instance over their mean. No cell is cut off."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("policy", *(name for name, _ in COLUMNS), "fetched", "refused"):
+        table.add_column(name, no_wrap=True)
     for outcome in outcomes:
         summary = outcome.summary()
-        cells = [f"{summary[key]:.3f}" for _, key in COLUMNS]
+        cells = [_number(summary[key]) for _, key in COLUMNS]
         table.add_row(outcome.policy, *cells, str(outcome.fetches), str(outcome.num_refused))
-    bound = [f"{mean(bound_s):.3f}", *(f"{percentile(bound_s, p):.3f}" for p in (50, 90, 99))]
-    table.add_row("FIFO bound", *bound, *[""] * (len(COLUMNS) - 2))
+    bound = [_number(mean(bound_s)), *(_number(percentile(bound_s, p)) for p in (90, 99))]
+    table.add_row("FIFO bound", *bound, *[""] * (len(COLUMNS) - 1))
     return table
 
 
@@ -39,3 +40,7 @@ def outcomes_json(
         "fifo_bound": {"mean_ttft_s": mean(bound_s), "p99_ttft_s": percentile(bound_s, 99)},
         "runs": [outcome.summary() for outcome in outcomes],
     }
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"

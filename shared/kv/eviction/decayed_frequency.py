@@ -12,7 +12,7 @@ from shared.kv.eviction.candidate_heap import CandidateHeap
 from shared.kv.ids import BlockKey, Slot
 
 HALF_LIFE_USES = 10_000.0
-"""In block uses, of all blocks. Fixed on the first half of two public traces."""
+"""In block uses, of all blocks. Chosen by looking at two public traces whole, not held out."""
 UNPROVEN_HALVINGS = 3.0
 """A first use counts 2^-3 of a later one: most blocks are never used again."""
 REMEMBERED = 4

@@ -104,7 +104,10 @@ def test_lru_hits_what_is_known_of_the_public_traces(trace, mode, size_tokens, e
 @pytest.mark.parametrize("trace", ["conversation", "synthetic"])
 @pytest.mark.parametrize("millions", [1, 3, 10, 20, 30, 50])
 def test_decayed_frequency_is_no_worse_than_lru_at_any_size(trace, millions):
-    """Its parameters were fixed on the first halves; the second is what counts."""
+    """Second halves; the parameters were chosen with both halves in sight: no held-out proof.
+
+    At 3 M tokens it must gain a tenth on conversation; on synthetic it gains less (1.05).
+    """
     requests, size = public_trace(trace), millions * 1_000_000
     ours = measure(requests, "decayed_frequency", size, "served").second_half
     lru = measure(requests, "lru", size, "served").second_half

@@ -66,3 +66,10 @@ def test_the_prefill_time_of_one_prompt_is_the_papers_within_five_percent():
     assert len(cold) == 5
     for row in cold:
         assert row["ratio"] == pytest.approx(1.0, abs=0.05), row["run"]
+
+
+def test_the_table_of_policies_fits_a_narrow_terminal(trace, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("--trace", trace, "--nodes", "2", "--policy", "global_cache_aware").stdout
+    assert "global_cache_aware" in shown
+    assert "…" not in shown
