@@ -20,7 +20,9 @@ COLUMNS = (
 
 def outcomes_table(title: str, outcomes: Sequence[Outcome], bound_s: Sequence[float]) -> Table:
     """Seconds; `load` is the busiest prefill instance over their mean. No cell is cut off."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False
+    )
     for name in ("policy", *(name for name, _ in COLUMNS), "fetched", "refused"):
         table.add_column(name, no_wrap=True)
     for outcome in outcomes:
