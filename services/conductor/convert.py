@@ -1,5 +1,7 @@
 """Between the wire and the words of the core, both ways. No decisions."""
 
+from collections.abc import Mapping
+
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
     ErrorCode,
@@ -10,13 +12,16 @@ from shared.messages.common import (
     RequestRef,
 )
 from shared.messages.conductor import Candidate as WireCandidate
-from shared.messages.conductor import Placement, PlaceReply, PlaceRequest
+from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError, Targets
 from shared.messages.index import MatchReply
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport
 from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import BillFinished
+from shared.scheduling.prediction_error import ErrorSummary
+from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
+    NO_SLO,
     Candidate,
     InstanceView,
     NodeMatch,
@@ -51,6 +56,9 @@ def view_of(report: InstanceReport) -> InstanceView:
         capacity_tokens=report.capacity_tokens,
         context_in_batch_tokens=report.context_in_batch_tokens,
         expected_start_s=report.expected_start_s,
+        discipline=report.discipline,
+        work_by_size_s=tuple(report.work_by_size_s),
+        prompts_by_size=tuple(report.prompts_by_size),
     )
 
 
@@ -70,12 +78,20 @@ def request_of(message: PlaceRequest) -> PlacementRequest:
         decode=message.decode,
         policy=message.policy,
         remaining_s=message.remaining_ms / 1e3,
+        slo=slo_of_ms(message.ttft_slo_ms, message.tbt_slo_ms),
+        priority=message.priority,
     )
 
 
 def matches_of(reply: MatchReply) -> tuple[NodeMatch, ...]:
     return tuple(
-        NodeMatch(match.node.id, match.node.incarnation, match.num_blocks) for match in reply.nodes
+        NodeMatch(
+            node=match.node.id,
+            incarnation=match.node.incarnation,
+            num_blocks=match.num_blocks,
+            disk_blocks=max(0, match.num_blocks - match.dram_blocks),
+        )
+        for match in reply.nodes
     )
 
 
@@ -91,7 +107,24 @@ def bill_of(message: FinishedBill) -> BillFinished:
         streamed_bytes=reuse.streamed_bytes,
         stream_s=reuse.stream_s,
         tbt_s=real.tbt_s,
+        predicted=_predicted(message.predicted),
+        real=_predicted(real),
+        ttft_s=real.ttft_s,
     )
+
+
+def _predicted(times: Times) -> PredictedTimes:
+    return PredictedTimes(
+        queue_s=times.queue_s,
+        load_s=times.load_s,
+        compute_s=times.compute_s,
+        handoff_s=times.handoff_s,
+        tbt_s=times.tbt_s,
+    )
+
+
+def slo_of_ms(ttft_ms: float | None, tbt_ms: float | None) -> Slo:
+    return Slo(None if ttft_ms is None else ttft_ms / 1e3, None if tbt_ms is None else tbt_ms / 1e3)
 
 
 # --- out ---------------------------------------------------------------------------------------
@@ -116,6 +149,7 @@ def reserve_of(effect: SendReserve) -> Reserve:
         source=_source(effect.source),
         cache="on" if request.use_cache else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
+        ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
     )
 
 
@@ -142,7 +176,31 @@ def placed_reply(decision: PlacementDecision) -> PlaceReply:
 
 
 def refused_reply(effect: AnswerRefused) -> PlaceReply:
-    return PlaceReply(refusal=error_info(effect.refusal), counts=dict(effect.counts))
+    refusal = effect.refusal
+    return PlaceReply(
+        refusal=error_info(refusal), targets=targets_of(refusal), counts=dict(effect.counts)
+    )
+
+
+def targets_of(refusal: Refusal) -> Targets | None:
+    """Both sides of the comparison, when it was refused for its targets."""
+    if refusal.allowed == NO_SLO:
+        return None
+    return Targets(
+        predicted_ttft_s=refusal.predicted.ttft_s,
+        predicted_tbt_s=refusal.predicted.tbt_s,
+        allowed_ttft_s=refusal.allowed.ttft_s,
+        allowed_tbt_s=refusal.allowed.tbt_s,
+    )
+
+
+def errors_of(summary: Mapping[str, ErrorSummary]) -> dict[str, PredictionError]:
+    return {
+        name: PredictionError(
+            num_requests=one.num_requests, p50=one.p50, p90=one.p90, bias=one.bias
+        )
+        for name, one in summary.items()
+    }
 
 
 def error_info(refusal: Refusal) -> ErrorInfo:

@@ -17,7 +17,7 @@ from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
 from shared.scheduling.conductor_core import ConductorCore
-from shared.scheduling.events import InstanceReported
+from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.vocabulary import NodeMatch, Refusal, Role
 
 MATCH_TIMEOUT_S = 0.02
@@ -48,6 +48,7 @@ class Handlers:
 
     def on_node(self, report: NodeReport) -> None:
         self._nodes.hear(report, self._clock())
+        self._feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
 
     def on_gateway(self, report: GatewayReport) -> None:
         self._gateways.hear(report, self._clock())
@@ -72,7 +73,9 @@ class Handlers:
         matches = await self._match(message)
         outcome = self._core.explain(convert.request_of(message), matches, self._clock())
         if isinstance(outcome, Refusal):
-            return PlaceReply(refusal=convert.error_info(outcome))
+            return PlaceReply(
+                refusal=convert.error_info(outcome), targets=convert.targets_of(outcome)
+            )
         return convert.placed_reply(outcome)
 
     async def _match(self, message: PlaceRequest) -> tuple[NodeMatch, ...]:
@@ -111,6 +114,12 @@ class Handlers:
             nodes=self._nodes.current(now_s),
             gateways=self._gateways.current(now_s),
             models=self._models(),
+            policy=self._core.settings.policy,
+            admission=self._core.settings.admission,
+            prediction_errors={
+                model: convert.errors_of(summary)
+                for model, summary in self._core.prediction_errors().items()
+            },
         )
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:

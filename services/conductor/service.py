@@ -4,9 +4,11 @@ import logging
 import random
 import secrets
 
+from services.conductor.convert import slo_of_ms
 from services.conductor.driver import Driver
 from services.conductor.handlers import Handlers
 from services.conductor.journal_file import JournalFile
+from services.conductor.profile_file import load_profile
 from services.conductor.settings import ConductorSettings
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
@@ -14,6 +16,7 @@ from shared.messages.reports import LEASE_S, GatewayReport, InstanceReport, Node
 from shared.runtime.clock import monotonic_s
 from shared.runtime.lifecycle import Context
 from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.cost_model import CostProfile
 
 
 class ConductorService:
@@ -26,11 +29,7 @@ class ConductorService:
     async def start(self, context: Context[ConductorSettings]) -> None:
         settings, bus = self._settings, context.bus
         seed = secrets.randbits(32)
-        core_settings = CoreSettings(
-            policy=settings.policy,
-            balancing_threshold=settings.balancing_threshold,
-            lease_s=LEASE_S,
-        )
+        core_settings = core_settings_of(settings)
         core = ConductorCore(core_settings, random.Random(seed))
         if settings.journal is not None:
             header = f"# seed {seed}, {core_settings}"
@@ -58,3 +57,17 @@ class ConductorService:
             self._driver.stop()
         if self._journal is not None:
             await self._journal.flush()
+
+
+def core_settings_of(settings: ConductorSettings) -> CoreSettings:
+    return CoreSettings(
+        policy=settings.policy,
+        balancing_threshold=settings.balancing_threshold,
+        lease_s=LEASE_S,
+        admission=settings.admission,
+        slo=slo_of_ms(settings.ttft_slo_ms, settings.tbt_slo_ms),
+        model_slos={
+            model: slo_of_ms(slo.ttft_ms, slo.tbt_ms) for model, slo in settings.model_slos.items()
+        },
+        profile=CostProfile() if settings.profile is None else load_profile(settings.profile),
+    )

@@ -1,6 +1,6 @@
 """Asked of the conductor: where a request shall run, and what it knows."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,10 @@ class PlaceRequest(Message):
     decode: str | None = None
     policy: str | None = None
     remaining_ms: Annotated[int, Field(ge=0)] = 30_000
+    ttft_slo_ms: Annotated[float | None, Field(gt=0)] = None
+    """Targets of this request; the deployment's own hold beside them."""
+    tbt_slo_ms: Annotated[float | None, Field(gt=0)] = None
+    priority: Literal["low", "normal", "high"] = "normal"
 
 
 class Candidate(Part):
@@ -62,9 +66,29 @@ class Placement(Part):
     policy: str
 
 
+class Targets(Part):
+    predicted_ttft_s: float | None = None
+    predicted_tbt_s: float | None = None
+    allowed_ttft_s: float | None = None
+    allowed_tbt_s: float | None = None
+
+
+class PredictionError(Part):
+    """Errors of what was predicted, as shares of the real time."""
+
+    num_requests: int
+    p50: float
+    """Of the absolute errors."""
+    p90: float
+    bias: float
+    """Median with its sign: above 0, it takes longer than predicted."""
+
+
 class PlaceReply(Message):
     placement: Placement | None = None
     refusal: ErrorInfo | None = None
+    targets: Targets | None = None
+    """Of a refusal for its targets: what was predicted and what was allowed."""
     losers: list[Candidate] = []
     """The best four of them."""
     counts: dict[str, int] = {}
@@ -97,3 +121,7 @@ class StateReply(Message):
     nodes: list[NodeReport] = []
     gateways: list[GatewayReport] = []
     models: list[ModelInfo] = []
+    policy: str = ""
+    admission: str = ""
+    prediction_errors: dict[str, dict[str, PredictionError]] = {}
+    """By model and component (ttft, queue, load, compute, handoff, tbt)."""

@@ -31,6 +31,8 @@ class Reserve(Message):
     source: FetchSource | None = None
     cache: CacheMode = "on"
     ttl_ms: Annotated[int, Field(ge=1)] = 2_000
+    ttft_slo_ms: Annotated[float | None, Field(gt=0)] = None
+    """What is left for TTFT: a queue that is not in order of arrival keeps to it."""
 
 
 class ReserveReply(Message):

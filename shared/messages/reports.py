@@ -40,6 +40,11 @@ class InstanceReport(Message):
     context_in_batch_tokens: int = 0
     expected_start_s: float = 0.0
     """Prefill: when a request that comes now would start."""
+    discipline: Literal["fifo", "shortest_first"] = "fifo"
+    """Prefill: the order of its queue."""
+    work_by_size_s: list[float] = []
+    """Prefill: seconds of work in its queue by size class, and prompts; see queue_discipline."""
+    prompts_by_size: list[float] = []
 
 
 class NodeReport(Message):

@@ -1,16 +1,43 @@
-"""Who is let in: refusals before any work starts. Rejection by SLO has its place here too."""
+"""Who is let in: refusals before any work starts.
+
+What is predicted to miss its targets is refused, by one of the paper's rules. `baseline` looks at
+the prefill side alone; decode is judged by the decode instance after the prefill, which is wasted
+when it refuses. `early_rejection` judges decode as it is now. `predicted` judges it as it will be
+when the prefill is done.
+"""
 
 from collections import Counter
+from collections.abc import Collection
+from typing import Literal, get_args
 
 from shared.scheduling.cluster_view import ClusterView
-from shared.scheduling.vocabulary import PlacementRequest, Refusal, Role
+from shared.scheduling.slo import Slo
+from shared.scheduling.vocabulary import (
+    PlacementRequest,
+    PredictedTimes,
+    Priority,
+    Refusal,
+    Role,
+)
+
+AdmissionRule = Literal["baseline", "early_rejection", "predicted"]
+ADMISSION_RULES: tuple[AdmissionRule, ...] = get_args(AdmissionRule)
+DEFAULT_RULE: AdmissionRule = "predicted"
+SHARE_BY_PRIORITY: dict[Priority, float] = {"low": 0.8, "normal": 1.0, "high": 1.25}
+"""Of the targets, how far a class may go: low goes first, high is rather late than refused."""
+MAX_RETRY_S = 30.0
 
 RETRY_NO_INSTANCE_S = 1.0
 RETRY_FULL_S = 1.0
 
 
-def refuse_request(request: PlacementRequest, view: ClusterView) -> Refusal | None:
+def refuse_request(
+    request: PlacementRequest, view: ClusterView, policies: Collection[str]
+) -> Refusal | None:
     """What no waiting can mend: a model that was never served, an id that does not exist."""
+    if request.policy is not None and request.policy not in policies:
+        known = ", ".join(policies)
+        return Refusal("bad_request", f"policy: {request.policy!r} is none of {known}", "policy")
     if not view.knows_model(request.model):
         if view.models:
             served = ", ".join(view.models)
@@ -42,16 +69,14 @@ def refuse_role(
     role: Role,
     request: PlacementRequest,
     counts: Counter[str],
-    num_refused: int,
     retry_after_s: float | None,
 ) -> Refusal:
     """Nobody of this role can take the request now; says why and when to come back."""
     seen = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    busy = num_refused + counts["full"]
-    if busy:
+    if counts["refused"] + counts["full"]:
         return Refusal(
             "overloaded",
-            f"no {role} instance has room now ({seen or 'all refused'})",
+            f"no {role} instance has room now ({seen})",
             is_retryable=True,
             retry_after_s=retry_after_s or RETRY_FULL_S,
         )
@@ -72,3 +97,42 @@ def refuse_role(
         is_retryable=True,
         retry_after_s=RETRY_NO_INSTANCE_S,
     )
+
+
+def allowed_for(slo: Slo, priority: Priority) -> Slo:
+    share = SHARE_BY_PRIORITY[priority]
+    return Slo(
+        None if slo.ttft_s is None else slo.ttft_s * share,
+        None if slo.tbt_s is None else slo.tbt_s * share,
+    )
+
+
+def refuse_slow(
+    predicted: PredictedTimes, allowed: Slo, rule: AdmissionRule, decode_time_s: float
+) -> Refusal | None:
+    """A target that would be missed, with both figures and when it is worth another try."""
+    ttft_s, tbt_s = predicted.ttft_s, predicted.tbt_s
+    if allowed.ttft_s is not None and ttft_s > allowed.ttft_s:
+        # Queues run off in real time: so long until this one would be in time.
+        message = f"TTFT would be {ttft_s:.2f} s, allowed are {allowed.ttft_s:.2f} s"
+        retry_s = ttft_s - allowed.ttft_s
+    elif rule != "baseline" and is_decode_over(tbt_s, allowed):
+        assert allowed.tbt_s is not None
+        message = f"TBT would be {tbt_s * 1e3:.0f} ms, allowed are {allowed.tbt_s * 1e3:.0f} ms"
+        # Batches shrink as answers end, all of them once in `decode_time_s`.
+        retry_s = decode_time_s * (1 - allowed.tbt_s / tbt_s)
+    else:
+        return None
+    return Refusal(
+        "overloaded",
+        f"{message}; come back later or ask for less",
+        is_retryable=True,
+        retry_after_s=min(max(retry_s, RETRY_FULL_S), MAX_RETRY_S),
+        predicted=Slo(ttft_s, tbt_s),
+        allowed=allowed,
+    )
+
+
+def is_decode_over(tbt_s: float, allowed: Slo) -> bool:
+    """What a decode instance asks after the prefill under `baseline`, and a conductor before."""
+    return allowed.tbt_s is not None and tbt_s > allowed.tbt_s

@@ -1,14 +1,23 @@
 """The live view of instances: their last reports, and what was placed on them since.
 
+Each role's numbers are mirrored in a table of columns, from which decisions are made.
+
 A report may be half a second old; what this conductor placed meanwhile is added to it, so that a
 burst does not go to the one instance that looked idle. Pure: time is given.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from shared.scheduling.cost_model import CostModel
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.scheduling.instance_table import STATES, InstanceTable, Rows
+from shared.scheduling.node_loads import NodeLoads
+from shared.scheduling.queue_discipline import NUM_SIZES, size_class
 from shared.scheduling.vocabulary import InstanceKey, InstanceView, PlacementRequest, Role
 
 FORGET_AFTER_S = 60.0
@@ -22,6 +31,7 @@ class Promise:
     compute_s: float
     tokens: int
     room_tokens: int
+    compute_tokens: int
     ends_s: float
     is_answered: bool = False
 
@@ -32,27 +42,11 @@ class Seen:
 
     view: InstanceView
     seen_s: float
+    row: int
+    """Its place in the table of its role."""
     is_suspect: bool = False
     """It did not answer; not chosen until it reports again."""
     promises: dict[int, Promise] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        return self.view.running + self.view.queued_requests + len(self.promises)
-
-    @property
-    def free_tokens(self) -> int:
-        return self.view.free_tokens - sum(p.room_tokens for p in self.promises.values())
-
-    @property
-    def context_tokens(self) -> int:
-        promised = sum(p.tokens for p in self.promises.values())
-        return self.view.context_in_batch_tokens + promised
-
-    def queue_s(self, now_s: float) -> float:
-        """Until a request that comes now would start."""
-        reported_s = max(0.0, self.view.expected_start_s - (now_s - self.seen_s))
-        return reported_s + sum(promise.compute_s for promise in self.promises.values())
 
 
 class ClusterView:
@@ -64,6 +58,11 @@ class ClusterView:
         self._retired: dict[tuple[Role, str], list[str]] = {}
         self._expire_s: float | None = None
         self._models: set[str] = set()
+        self.tables: dict[Role, InstanceTable] = {
+            "prefill": InstanceTable(),
+            "decode": InstanceTable(),
+        }
+        self.nodes = NodeLoads()
 
     # --- what instances say --------------------------------------------------------------------
     def report(self, view: InstanceView, now_s: float) -> None:
@@ -79,13 +78,18 @@ class ClusterView:
         self._last[name] = (view.incarnation, now_s)
         self._expire_by(now_s + FORGET_AFTER_S)
         seen = self._seen.get(name)
+        table = self.tables[view.role]
         if seen is None or seen.view.incarnation != view.incarnation:
-            self._seen[name] = Seen(view, now_s)
+            if seen is not None:
+                table.remove(seen.row)
+            seen = self._seen[name] = Seen(view, now_s, table.add(view))
         else:
+            table.replace(seen.row, view)
             seen.view, seen.seen_s, seen.is_suspect = view, now_s, False
             # An answer and a report of one process come in the order they were made.
             for place_id in [i for i, p in seen.promises.items() if p.is_answered]:
                 del seen.promises[place_id]
+        self._mirror(seen)
         if view.model:
             self._models.add(view.model)
 
@@ -93,12 +97,18 @@ class ClusterView:
         """It is gone; a later report brings it back (it may only have been cut off)."""
         seen = self._seen.get((role, key[0]))
         if seen is not None and seen.view.key == key:
-            del self._seen[role, key[0]]
+            self._remove((role, key[0]))
+
+    def _remove(self, name: tuple[Role, str]) -> None:
+        seen = self._seen.pop(name, None)
+        if seen is not None:
+            self.tables[name[0]].remove(seen.row)
 
     def suspect(self, role: Role, key: InstanceKey) -> None:
         seen = self.find(role, key)
         if seen is not None:
             seen.is_suspect = True
+            self._mirror(seen)
 
     def find(self, role: Role, key: InstanceKey) -> Seen | None:
         seen = self._seen.get((role, key[0]))
@@ -106,6 +116,15 @@ class ClusterView:
 
     def with_id(self, role: Role, instance_id: str) -> Seen | None:
         return self._seen.get((role, instance_id))
+
+    def may_hold(self, node: str, incarnation: str) -> bool:
+        """False when instances are attached to that node, all to another incarnation of it."""
+        prefill, decode = self.tables["prefill"], self.tables["decode"]
+        if (node, incarnation) in prefill.rows_on:
+            return True
+        if node in prefill.num_on:
+            return False
+        return (node, incarnation) in decode.rows_on or node not in decode.num_on
 
     def knows_model(self, model: str) -> bool:
         """It was served at some time, if not now."""
@@ -120,6 +139,7 @@ class ClusterView:
         seen = self.find(role, key)
         if seen is not None:
             seen.promises[place_id] = promise
+            self._mirror(seen)
             self._expire_by(promise.ends_s)
 
     def answered(self, role: Role, key: InstanceKey, place_id: int) -> None:
@@ -130,57 +150,104 @@ class ClusterView:
 
     def withdraw(self, role: Role, key: InstanceKey, place_id: int) -> None:
         seen = self.find(role, key)
-        if seen is not None:
-            seen.promises.pop(place_id, None)
+        if seen is not None and seen.promises.pop(place_id, None) is not None:
+            self._mirror(seen)
+
+    def _mirror(self, seen: Seen) -> None:
+        """Its row of the table, promises added."""
+        view, promises = seen.view, seen.promises.values()
+        table = self.tables[view.role]
+        is_sorted = (
+            view.discipline != "fifo"
+            and len(view.work_by_size_s) == len(view.prompts_by_size) == NUM_SIZES
+        )
+        table.data[seen.row] = (
+            True,
+            seen.is_suspect,
+            is_sorted,
+            STATES.index(view.state),
+            table.models.of(view.model),
+            table.roots.of(view.root),
+            seen.seen_s,
+            seen.seen_s + view.expected_start_s,
+            sum(promise.compute_s for promise in promises),
+            view.running + view.queued_requests + len(promises),
+            view.free_tokens - sum(promise.room_tokens for promise in promises),
+            view.context_in_batch_tokens + sum(promise.tokens for promise in promises),
+            view.queued_tokens + sum(promise.compute_tokens for promise in promises),
+            view.capacity_tokens,
+            view.context_tokens,
+            view.block_tokens,
+            view.grid_tokens,
+            view.block_bytes,
+        )
+        if is_sorted:
+            work_s, prompts = list(view.work_by_size_s), list(view.prompts_by_size)
+            for promise in promises:
+                size = size_class(promise.compute_s)
+                work_s[size] += promise.compute_s
+                prompts[size] += 1
+            table.work_below_s[seen.row] = list(itertools.accumulate(work_s, initial=0.0))
+            table.prompts_below[seen.row] = list(itertools.accumulate(prompts, initial=0.0))
 
     # --- who may be chosen ---------------------------------------------------------------------
-    def obstacle(self, role: Role, seen: Seen, request: PlacementRequest, now_s: float) -> str:
-        """Why this instance cannot take the request; empty when it can."""
-        view = seen.view
-        if view.model != request.model:
-            return "other_model"
-        if view.incarnation in request.exclude:
-            return "excluded"
-        if view.state != "ready":
-            return view.state
-        if now_s - seen.seen_s > self._lease_s:
-            return "silent"
-        if seen.is_suspect:
-            return "no_answer"
-        if request.num_tokens >= view.context_tokens:
-            return "context"
-        if role == "decode":
-            if view.capacity_tokens < request.room_tokens:
-                return "too_small"
-            if seen.free_tokens < request.room_tokens:
-                return "full"
-        return ""
-
     def eligible(
-        self, role: Role, request: PlacementRequest, now_s: float
-    ) -> tuple[list[Seen], Counter[str]]:
-        """Instances that can take the request, by id; the others counted by reason."""
-        insisted = request.prefill if role == "prefill" else request.decode
-        found: list[Seen] = []
+        self,
+        role: Role,
+        request: PlacementRequest,
+        now_s: float,
+        *,
+        root: bytes | None = None,
+        refused: AbstractSet[InstanceKey] = frozenset(),
+    ) -> tuple[Rows, Counter[str]]:
+        """Rows of instances that can take the request; the others counted by their first reason."""
         counts: Counter[str] = Counter()
-        for seen in self.of_role(role):
-            if insisted is not None and seen.view.id != insisted:
-                counts["not_insisted"] += 1
-                continue
-            obstacle = self.obstacle(role, seen, request, now_s)
-            if obstacle:
-                counts[obstacle] += 1
-            else:
-                found.append(seen)
-        return found, counts
+        left = self.tables[role].data["is_live"].copy()
+        for reason, is_hit in self._obstacles(role, request, now_s, root, refused):
+            hit = left & is_hit
+            if hit.any():
+                counts[reason] = int(np.count_nonzero(hit))
+                left &= ~hit
+        return np.flatnonzero(left), counts
+
+    def _obstacles(
+        self,
+        role: Role,
+        request: PlacementRequest,
+        now_s: float,
+        root: bytes | None,
+        refused: AbstractSet[InstanceKey],
+    ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Why instances cannot take the request, as masks over the table."""
+        table = self.tables[role]
+        data = table.data
+        insisted = request.prefill if role == "prefill" else request.decode
+        if insisted is not None:
+            seen = self.with_id(role, insisted)
+            yield "not_insisted", ~_mask(len(data), [] if seen is None else [seen.row])
+        yield "other_model", data["model"] != table.models.known(request.model)
+        if request.exclude:
+            known = (table.row_of.get(incarnation) for incarnation in request.exclude)
+            yield "excluded", _mask(len(data), [row for row in known if row is not None])
+        for code, state in enumerate(STATES):
+            if state != "ready":
+                yield state, data["state"] == code
+        yield "silent", now_s - data["seen_s"] > self._lease_s
+        yield "no_answer", data["is_suspect"]
+        yield "context", data["context_tokens"] <= request.num_tokens
+        if role == "decode":
+            yield "too_small", data["capacity_tokens"] < request.room_tokens
+            yield "full", data["free_tokens"] < request.room_tokens
+        if root is not None:
+            yield "other_format", data["root"] != table.roots.known(root)
+        if refused:
+            of_role = (self.find(role, key) for key in refused)
+            yield "refused", _mask(len(data), [seen.row for seen in of_role if seen is not None])
 
     def of_role(self, role: Role) -> Iterator[Seen]:
         for name in sorted(self._seen):
             if name[0] == role:
                 yield self._seen[name]
-
-    def queues_s(self, now_s: float) -> dict[str, float]:
-        return {seen.view.id: seen.queue_s(now_s) for seen in self.of_role("prefill")}
 
     # --- time ----------------------------------------------------------------------------------
     def expire(self, now_s: float) -> None:
@@ -189,14 +256,17 @@ class ClusterView:
             return
         self._expire_s = None
         for seen in self._seen.values():
-            for place_id in [i for i, p in seen.promises.items() if p.ends_s <= now_s]:
+            ended = [i for i, p in seen.promises.items() if p.ends_s <= now_s]
+            for place_id in ended:
                 del seen.promises[place_id]
+            if ended:
+                self._mirror(seen)
             for promise in seen.promises.values():
                 self._expire_by(promise.ends_s)
         for name, (_, spoke_s) in list(self._last.items()):
             if now_s >= spoke_s + FORGET_AFTER_S:
                 del self._last[name]
-                self._seen.pop(name, None)
+                self._remove(name)
                 self._retired.pop(name, None)
             else:
                 self._expire_by(spoke_s + FORGET_AFTER_S)
@@ -219,6 +289,7 @@ class ClusterView:
                 assert promise.room_tokens >= 0, "negative promise"
 
 
-def step_s(seen: Seen, request: PlacementRequest, cost: CostModel) -> float:
-    """A decode step once the request has joined."""
-    return cost.decode_step_s(seen.batch + 1, seen.context_tokens + request.num_tokens)
+def _mask(size: int, rows: list[int]) -> NDArray[np.bool_]:
+    mask = np.zeros(size, bool)
+    mask[rows] = True
+    return mask

@@ -8,14 +8,17 @@ next best, the other's promise is kept; when nobody is left the kept promise is 
 """
 
 import copy
+import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from shared.scheduling import admission
-from shared.scheduling.cluster_view import ClusterView, Promise, Seen
-from shared.scheduling.cost_model import CostModel, CostProfile, PrefillSample
+from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
+from shared.scheduling.cluster_view import ClusterView, Promise
+from shared.scheduling.cost_model import CostModel, CostProfile
+from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.effects import (
     AnswerPlaced,
     AnswerRefused,
@@ -28,23 +31,30 @@ from shared.scheduling.events import (
     Event,
     InstanceLost,
     InstanceReported,
+    NodeReported,
     PlaceAsked,
     ReserveAnswered,
     ReserveFailed,
     TimerFired,
 )
+from shared.scheduling.fetching import count_fetch
+from shared.scheduling.learning import Learnt
+from shared.scheduling.open_placement import OpenPlacement, Side
 from shared.scheduling.placement import (
-    Ranking,
     Surroundings,
     choose_decode,
     decide,
+    judge,
     rank_prefills,
 )
 from shared.scheduling.policies.base import PlacementPolicy
 from shared.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
+from shared.scheduling.prediction_error import ErrorSummary
+from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
-    Candidate,
+    NO_SLO,
     InstanceKey,
+    InstanceView,
     NodeMatch,
     PlacementDecision,
     PlacementRequest,
@@ -66,43 +76,32 @@ class CoreSettings:
     """Well below the time a promise stands, for the gateway must still come."""
     max_asks: int = 8
     """Reservations asked for one placement, both roles together."""
+    max_sources: int = 1
+    """Nodes that a prefix is fetched from at once; 1 until the nodes can."""
     profile: CostProfile = field(default_factory=CostProfile)
-
-
-@dataclass(slots=True)
-class _Side:
-    key: InstanceKey
-    is_accepted: bool = False
-    expected_start_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Open:
-    """A placement that was asked for and is not answered yet."""
-
-    place_id: int
-    request: PlacementRequest
-    matches: tuple[NodeMatch, ...]
-    policy: PlacementPolicy
-    deadline_s: float
-    ranking: Ranking | None = None
-    winner: Candidate | None = None
-    sides: dict[Role, _Side] = field(default_factory=dict)
-    refused: set[InstanceKey] = field(default_factory=set)
-    retry_after_s: float | None = None
-    num_asks: int = 0
+    admission: AdmissionRule = DEFAULT_RULE
+    slo: Slo = NO_SLO
+    """Targets of every request, beside its own; without any nothing is refused for them."""
+    model_slos: Mapping[str, Slo] = field(default_factory=dict)
+    decode_time_s: float = 10.0
+    """How long a request is taken to decode until bills tell."""
 
 
 class ConductorCore:
     def __init__(self, settings: CoreSettings, rng: random.Random) -> None:
         if settings.policy not in POLICIES:
             raise ValueError(f"policy: {settings.policy!r} is none of {', '.join(POLICIES)}")
+        if settings.admission not in admission.ADMISSION_RULES:
+            known = ", ".join(admission.ADMISSION_RULES)
+            raise ValueError(f"admission: {settings.admission!r} is none of {known}")
         self.settings = settings
         self.view = ClusterView(settings.lease_s)
         self._rng = rng
         self._policies: dict[str, PlacementPolicy] = {}
-        self._costs: dict[str, CostModel] = {}
-        self._open: dict[int, _Open] = {}
+        self._learnt: dict[str, Learnt] = {}
+        self._open: dict[int, OpenPlacement] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        """A heap of (deadline, place_id); those that were answered since drop out at the top."""
         self._given_up: dict[int, PlacementRequest] = {}
 
     # --- the machine ---------------------------------------------------------------------------
@@ -116,13 +115,16 @@ class ConductorCore:
             case ReserveFailed():
                 return self._on_failed(event, now_s)
             case InstanceReported():
-                self.view.report(event.instance, now_s)
+                self._hear(event.instance, now_s)
+                return []
+            case NodeReported():
+                self.view.nodes.report(event.node, event.bytes_in_flight, now_s)
                 return []
             case InstanceLost():
                 self.view.lose(event.role, event.instance)
                 return []
             case BillFinished():
-                self._learn(event)
+                self.learnt(event.model).learn(event)
                 return []
             case TimerFired():
                 return self._on_timer(now_s)
@@ -130,27 +132,39 @@ class ConductorCore:
                 assert_never(event)
 
     def next_deadline_s(self) -> float | None:
-        times = [place.deadline_s for place in self._open.values()]
-        of_view = self.view.next_deadline_s()
-        return min([*times, of_view] if of_view is not None else times, default=None)
+        while self._deadlines and self._deadlines[0][1] not in self._open:
+            heapq.heappop(self._deadlines)
+        times = (
+            self._deadlines[0][0] if self._deadlines else None,
+            self.view.next_deadline_s(),
+        )
+        return min((time_s for time_s in times if time_s is not None), default=None)
 
     def explain(
         self, request: PlacementRequest, matches: Sequence[NodeMatch], now_s: float
     ) -> PlacementDecision | Refusal:
         """What would be decided now; changes nothing, promises nothing."""
-        refusal = self._refusal_at_once(request)
+        refusal = admission.refuse_request(request, self.view, POLICIES)
         if refusal is not None:
             return refusal
         policy = copy.deepcopy(self._policy(request))
-        around = replace(self._around(request.model, now_s), rng=random.Random(0))
+        around = replace(self._around(request, now_s), rng=random.Random(0))
         ranking = rank_prefills(request, matches, policy, around)
         if isinstance(ranking, Refusal):
             return ranking
-        winner = ranking.candidates[0]
+        winner = ranking.prices.best
         decode = choose_decode(request, winner.prefill.root, around)
         if isinstance(decode, Refusal):
             return decode
-        return decide(request, matches, ranking, winner, decode, policy.name, around.cost)
+        slow = judge(request, winner, decode, around)
+        if slow is not None:
+            return slow
+        return decide(request, ranking, winner, decode, policy.name, around, num_losers=None)
+
+    def prediction_errors(self) -> dict[str, dict[str, ErrorSummary]]:
+        """By model and component; of models that anything is known about."""
+        found = {model: learnt.errors.summary() for model, learnt in self._learnt.items()}
+        return {model: summary for model, summary in sorted(found.items()) if summary}
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the state contradicts itself."""
@@ -166,10 +180,10 @@ class ConductorCore:
     # --- placing -------------------------------------------------------------------------------
     def _on_asked(self, event: PlaceAsked, now_s: float) -> list[Effect]:
         request = event.request
-        refusal = self._refusal_at_once(request)
+        refusal = admission.refuse_request(request, self.view, POLICIES)
         if refusal is not None:
             return [AnswerRefused(event.place_id, refusal)]
-        place = _Open(
+        place = OpenPlacement(
             place_id=event.place_id,
             request=request,
             matches=event.matches if request.use_cache else (),
@@ -178,69 +192,71 @@ class ConductorCore:
         )
         return self._ask(place, now_s)
 
-    def _refusal_at_once(self, request: PlacementRequest) -> Refusal | None:
-        if request.policy is not None and request.policy not in POLICIES:
-            return Refusal(
-                "bad_request",
-                f"policy: {request.policy!r} is none of {', '.join(POLICIES)}",
-                "policy",
-            )
-        return admission.refuse_request(request, self.view)
-
-    def _ask(self, place: _Open, now_s: float) -> list[Effect]:
+    def _ask(self, place: OpenPlacement, now_s: float) -> list[Effect]:
         """Choose and ask whoever is missing; nobody is asked when one role has nobody."""
-        around = self._around(place.request.model, now_s, place)
+        around = self._around(place.request, now_s, place)
         if "prefill" not in place.sides:
-            kept = place.sides.get("decode")
-            ranking = rank_prefills(
-                place.request, place.matches, place.policy, around, self._root_of(kept)
-            )
+            kept = self._kept_decode(place)
+            root = None if kept is None else kept.root
+            ranking = rank_prefills(place.request, place.matches, place.policy, around, root)
             if isinstance(ranking, Refusal):
                 return self._refuse(place, ranking)
-            place.ranking, place.winner = ranking, ranking.candidates[0]
+            place.ranking, place.winner = ranking, ranking.prices.best
         assert place.winner is not None
-        decode: Seen | None = None
-        if "decode" not in place.sides:
+        decode = self._kept_decode(place)
+        if decode is None:
             chosen = choose_decode(place.request, place.winner.prefill.root, around)
             if isinstance(chosen, Refusal):
                 return self._refuse(place, chosen)
             decode = chosen
+        slow = judge(place.request, place.winner, decode, around)
+        if slow is not None:
+            return self._refuse(place, slow)
         if place.num_asks >= self.settings.max_asks:
-            return self._refuse(place, _overloaded(place, "too many instances refused"))
-        self._open[place.place_id] = place
+            return self._refuse(place, place.overloaded("too many instances refused"))
+        if place.place_id not in self._open:
+            self._open[place.place_id] = place
+            heapq.heappush(self._deadlines, (place.deadline_s, place.place_id))
         effects: list[Effect] = []
         if "prefill" not in place.sides:
             effects.append(self._reserve(place, "prefill", place.winner.prefill.key, now_s))
-        if decode is not None:
-            effects.append(self._reserve(place, "decode", decode.view.key, now_s))
+        if "decode" not in place.sides:
+            effects.append(self._reserve(place, "decode", decode.key, now_s))
         return effects
 
-    def _root_of(self, decode: _Side | None) -> bytes | None:
-        """The format that a kept decode promise ties the placement to."""
-        seen = None if decode is None else self.view.find("decode", decode.key)
-        return None if seen is None else seen.view.root
+    def _kept_decode(self, place: OpenPlacement) -> InstanceView | None:
+        """The decode instance that was asked already: the placement is tied to its format."""
+        side = place.sides.get("decode")
+        seen = None if side is None else self.view.find("decode", side.key)
+        return None if seen is None else seen.view
 
-    def _reserve(self, place: _Open, role: Role, key: InstanceKey, now_s: float) -> SendReserve:
+    def _reserve(
+        self, place: OpenPlacement, role: Role, key: InstanceKey, now_s: float
+    ) -> SendReserve:
         winner = place.winner
         assert winner is not None
-        place.sides[role] = _Side(key)
+        place.sides[role] = Side(key)
         place.num_asks += 1
         request = place.request
         promise = Promise(
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
             room_tokens=request.room_tokens if role == "decode" else 0,
+            compute_tokens=request.num_tokens - winner.cached_tokens if role == "prefill" else 0,
             ends_s=now_s + self.settings.promise_ttl_s,
         )
         self.view.promise(role, key, place.place_id, promise)
+        if role == "prefill":
+            count_fetch(self.view.nodes, request, winner, now_s, self.learnt(request.model).cost)
         return SendReserve(
             place_id=place.place_id,
             role=role,
             instance=key,
             request=request,
             cached_tokens=winner.cached_tokens,
-            source=winner.source if role == "prefill" else None,
+            sources=winner.sources if role == "prefill" else (),
             ttl_s=self.settings.promise_ttl_s,
+            ttft_slo_s=self._allowed(request).ttft_s,
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
@@ -257,7 +273,7 @@ class ConductorCore:
             self.view.answered(event.role, side.key, place.place_id)
             side.is_accepted = True
             side.expected_start_s = event.expected_start_s
-            return self._answer(place)
+            return self._answer(place, now_s)
         if event.retry_after_s is not None:
             known = place.retry_after_s
             place.retry_after_s = min(event.retry_after_s, known or event.retry_after_s)
@@ -274,18 +290,18 @@ class ConductorCore:
             return []
         effects: list[Effect] = []
         if not event.is_gone:
-            effects.append(_release(place, event.role, side.key, "no answer in time"))
+            effects.append(place.release(event.role, side.key, "no answer in time"))
         return effects + self._replace_side(place, event.role, now_s)
 
-    def _replace_side(self, place: _Open, role: Role, now_s: float) -> list[Effect]:
+    def _replace_side(self, place: OpenPlacement, role: Role, now_s: float) -> list[Effect]:
         side = place.sides.pop(role)
         self.view.withdraw(role, side.key, place.place_id)
         place.refused.add(side.key)
         if now_s >= place.deadline_s:
-            return self._refuse(place, _overloaded(place, "the time to place it is over"))
+            return self._refuse(place, place.overloaded("the time to place it is over"))
         return self._ask(place, now_s)
 
-    def _answer(self, place: _Open) -> list[Effect]:
+    def _answer(self, place: OpenPlacement, now_s: float) -> list[Effect]:
         sides = place.sides
         if len(sides) < 2 or not all(side.is_accepted for side in sides.values()):
             return []
@@ -294,24 +310,25 @@ class ConductorCore:
         decode = self.view.find("decode", sides["decode"].key)
         if decode is None:  # it promised and is gone since
             return self._refuse(
-                place, _overloaded(place, "the decode instance was lost while it was placed")
+                place, place.overloaded("the decode instance was lost while it was placed")
             )
         del self._open[place.place_id]
         # The instance knows its queue best.
         predicted = replace(place.winner.predicted, queue_s=sides["prefill"].expected_start_s)
         winner = replace(place.winner, predicted=predicted)
+        forecast = self.learnt(place.request.model).forecast
+        forecast.placed(now_s + predicted.ttft_s, now_s)
         decision = decide(
             place.request,
-            place.matches,
             place.ranking,
             winner,
-            decode,
+            decode.view,
             place.policy.name,
-            self._cost(place.request.model),
+            self._around(place.request, now_s, place),
         )
         return [AnswerPlaced(place.place_id, decision)]
 
-    def _refuse(self, place: _Open, refusal: Refusal) -> list[Effect]:
+    def _refuse(self, place: OpenPlacement, refusal: Refusal) -> list[Effect]:
         """Answer, and give back what was promised or asked for."""
         self._open.pop(place.place_id, None)
         if place.sides:
@@ -321,7 +338,7 @@ class ConductorCore:
         effects: list[Effect] = []
         for role, side in sorted(place.sides.items()):
             self.view.withdraw(role, side.key, place.place_id)
-            effects.append(_release(place, role, side.key, refusal.message))
+            effects.append(place.release(role, side.key, refusal.message))
         counts = () if place.ranking is None else tuple(sorted(place.ranking.counts.items()))
         effects.append(AnswerRefused(place.place_id, refusal, counts))
         return effects
@@ -329,22 +346,39 @@ class ConductorCore:
     def _on_timer(self, now_s: float) -> list[Effect]:
         self.view.expire(now_s)
         effects: list[Effect] = []
-        for place in [p for p in self._open.values() if p.deadline_s <= now_s]:
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            place = self._open.get(heapq.heappop(self._deadlines)[1])
+            if place is None:
+                continue
             effects.extend(
-                self._refuse(place, _overloaded(place, "the instances did not answer in time"))
+                self._refuse(place, place.overloaded("the instances did not answer in time"))
             )
         return effects
 
+    def _hear(self, view: InstanceView, now_s: float) -> None:
+        known = self.view.find(view.role, view.key)
+        if known is not None and view.role == "decode":
+            since_s = min(now_s - known.seen_s, self.settings.lease_s)
+            self.learnt(view.model).forecast.stayed(known.view.running, since_s)
+        self.view.report(view, now_s)
+
     # --- parts ---------------------------------------------------------------------------------
-    def _around(self, model: str, now_s: float, place: _Open | None = None) -> Surroundings:
+    def _around(
+        self, request: PlacementRequest, now_s: float, place: OpenPlacement | None = None
+    ) -> Surroundings:
+        learnt = self.learnt(request.model)
         return Surroundings(
             view=self.view,
-            cost=self._cost(model),
+            cost=learnt.cost,
+            forecast=learnt.forecast,
             balancing_threshold=self.settings.balancing_threshold,
             rng=self._rng,
             now_s=now_s,
             refused=frozenset() if place is None else place.refused,
             retry_after_s=None if place is None else place.retry_after_s,
+            max_sources=self.settings.max_sources,
+            allowed=self._allowed(request),
+            rule=self.settings.admission,
         )
 
     def _policy(self, request: PlacementRequest) -> PlacementPolicy:
@@ -353,26 +387,14 @@ class ConductorCore:
             self._policies[name] = POLICIES[name]()
         return self._policies[name]
 
-    def _cost(self, model: str) -> CostModel:
-        if model not in self._costs:
-            self._costs[model] = CostModel(self.settings.profile)
-        return self._costs[model]
+    def learnt(self, model: str) -> Learnt:
+        if model not in self._learnt:
+            self._learnt[model] = Learnt(
+                CostModel(self.settings.profile), DecodeForecast(self.settings.decode_time_s)
+            )
+        return self._learnt[model]
 
-    def _learn(self, bill: BillFinished) -> None:
-        cost = self._cost(bill.model)
-        cost.learn_prefill(PrefillSample(bill.num_tokens, bill.cached_tokens, bill.compute_s))
-        cost.learn_transfer(bill.fetched_bytes, bill.fetch_s)
-        cost.learn_decode(bill.tbt_s, bill.num_tokens)
-
-
-def _release(place: _Open, role: Role, key: InstanceKey, reason: str) -> SendRelease:
-    return SendRelease(place.place_id, role, key, place.request, reason)
-
-
-def _overloaded(place: _Open, why: str) -> Refusal:
-    return Refusal(
-        "overloaded",
-        f"no pair of instances took the request: {why}",
-        is_retryable=True,
-        retry_after_s=place.retry_after_s or admission.RETRY_FULL_S,
-    )
+    def _allowed(self, request: PlacementRequest) -> Slo:
+        of_model = self.settings.model_slos.get(request.model, NO_SLO)
+        slo = self.settings.slo.and_also(of_model).and_also(request.slo)
+        return admission.allowed_for(slo, request.priority)

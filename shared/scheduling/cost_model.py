@@ -6,14 +6,19 @@ Prefill of n tokens with a prefix of p is `base + linear·(n-p) + quadratic·(n�
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
 K = 1024.0
 MAX_SAMPLES = 256
 REFIT_EVERY = 8
 PRIOR_WEIGHT = 0.5
 """How hard the prior's shape holds, in samples."""
+MAX_DECODE_SCALE = 1_000.0
+"""Between a machine and the prior's; also what keeps a run of strange bills within bounds."""
 HUBER_SHARE = 0.25
 """A sample whose error is more than this share of its time counts less."""
 
@@ -25,6 +30,13 @@ class PrefillCoefficients:
     quadratic_s: float
 
     def seconds(self, num_tokens: int, prefix_tokens: int) -> float:
+        return float(self._seconds(num_tokens, prefix_tokens))
+
+    def many_seconds(self, num_tokens: int, prefix_tokens: NDArray[np.int64]) -> Floats:
+        return np.asarray(self._seconds(num_tokens, prefix_tokens))
+
+    def _seconds(self, num_tokens: int, prefix_tokens: Any) -> Any:
+        """For a number and for a column of them."""
         n, p = num_tokens / K, prefix_tokens / K
         return self.base_s + self.linear_s * (n - p) + self.quadratic_s * (n * n - p * p)
 
@@ -41,6 +53,7 @@ class CostProfile:
     """Of a step, for each 1,024 tokens of context in the batch."""
     transfer_bytes_per_s: float = 2e9
     transfer_base_s: float = 0.002
+    disk_bytes_per_s: float = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +83,40 @@ class CostModel:
     def coefficients(self) -> PrefillCoefficients:
         return self._coefficients
 
+    @property
+    def bytes_per_s(self) -> float:
+        """Of one node's link."""
+        return self._bytes_per_s
+
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         return self._coefficients.seconds(num_tokens, prefix_tokens)
+
+    def prefill_many_s(self, num_tokens: int, prefix_tokens: NDArray[np.int64]) -> Floats:
+        return self._coefficients.many_seconds(num_tokens, prefix_tokens)
 
     def transfer_s(self, num_bytes: int) -> float:
         if num_bytes <= 0:
             return 0.0
         return self.profile.transfer_base_s + num_bytes / self._bytes_per_s
 
-    def decode_step_s(self, batch: int, context_tokens: int) -> float:
+    def transfer_many_s(self, num_bytes: Floats) -> Floats:
+        seconds = self.profile.transfer_base_s + num_bytes / self._bytes_per_s
+        return np.where(num_bytes > 0, seconds, 0.0)
+
+    def decode_step_s(self, batch: float, context_tokens: float) -> float:
         """One step of a batch whose sequences have `context_tokens` together."""
-        if batch <= 0:
-            return 0.0
+        return float(self._step_s(batch, context_tokens)) if batch > 0 else 0.0
+
+    def decode_many_step_s(
+        self, batch: NDArray[np.int64], context_tokens: NDArray[np.int64]
+    ) -> Floats:
+        return np.where(batch > 0, self._step_s(batch, context_tokens), 0.0)
+
+    def _step_s(self, batch: Any, context_tokens: Any) -> Any:
+        """For numbers and for columns of them."""
         profile = self.profile
         step_s = profile.decode_step_s + profile.decode_sequence_s * batch
-        step_s += profile.decode_context_s * context_tokens / K
-        return self._decode_scale * step_s
+        return self._decode_scale * (step_s + profile.decode_context_s * context_tokens / K)
 
     # --- learning ------------------------------------------------------------------------------
     def learn_prefill(self, sample: PrefillSample) -> None:
@@ -105,10 +136,15 @@ class CostModel:
             )
 
     def learn_decode(self, tbt_s: float, context_tokens: int) -> None:
-        if tbt_s > 0:
-            predicted_s = self.decode_step_s(1, context_tokens)
+        """When the batch is not known: as if it had been alone."""
+        self.learn_step(tbt_s, self.decode_step_s(1, context_tokens))
+
+    def learn_step(self, tbt_s: float, predicted_s: float) -> None:
+        """The prediction was made with the batch that it joined; TBT is of its longest steps."""
+        if tbt_s > 0 and predicted_s > 0:
             ratio = _within_times(tbt_s / predicted_s, 1.0, 4)
             self._decode_scale *= ratio**0.2
+            self._decode_scale = _within_times(self._decode_scale, 1.0, MAX_DECODE_SCALE)
 
 
 def _within_times(value: float, center: float, times: float) -> float:

@@ -1,43 +1,64 @@
 """SelectDecodingInstance of Algorithm 1: balance the batches, then the room."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from shared.scheduling.cluster_view import Seen, step_s
+import numpy as np
+
+from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
-from shared.scheduling.vocabulary import NodeMatch, PlacementRequest, Source
+from shared.scheduling.instance_table import InstanceTable, Rows
+from shared.scheduling.vocabulary import InstanceView, NodeMatch, PlacementRequest, Source
 
 
-def rank_decodes(
-    decodes: Sequence[Seen], request: PlacementRequest, cost: CostModel, rng: random.Random
-) -> list[Seen]:
-    """The shortest predicted step first, then the most room; equals in random order."""
-    shuffled = sorted(decodes, key=lambda seen: seen.view.key)
-    rng.shuffle(shuffled)
-    return sorted(
-        shuffled,
-        key=lambda seen: (round(step_s(seen, request, cost), 4), -seen.free_tokens),
+def best_decode(
+    table: InstanceTable,
+    rows: Rows,
+    request: PlacementRequest,
+    cost: CostModel,
+    rng: random.Random,
+) -> int:
+    """The shortest predicted step, then the most room; one of equals at random."""
+    batch = table.column("batch", rows) + 1
+    steps_s = cost.decode_many_step_s(
+        batch, table.column("batch_tokens", rows) + request.num_tokens
     )
+    steps_s = steps_s.round(4)
+    best = np.flatnonzero(steps_s == steps_s.min())
+    room = table.column("free_tokens", rows[best])
+    best = best[room == room.max()]
+    return int(rows[best[rng.randrange(len(best))]])
+
+
+def step_s(
+    view: ClusterView, decode: InstanceView, request: PlacementRequest, cost: CostModel
+) -> float:
+    """A decode step once the request has joined."""
+    table = view.tables["decode"]
+    row = table.data[table.row_of[decode.incarnation]]
+    return cost.decode_step_s(int(row["batch"]) + 1, int(row["batch_tokens"]) + request.num_tokens)
 
 
 def decode_source(
-    decode: Seen, prefill_node: str, cached_blocks: int, matches: Sequence[NodeMatch]
+    decode: InstanceView,
+    prefill_node: str,
+    cached_blocks: int,
+    matches: Mapping[tuple[str, str], NodeMatch],
 ) -> Source | None:
     """Where decode can pull the cached prefix from while prefill runs.
 
     None: nothing is cached, or decode's own node has it or computes it.
     """
-    own = (decode.view.node, decode.view.node_incarnation)
-    if cached_blocks == 0 or decode.view.node == prefill_node:
+    if cached_blocks == 0 or decode.node == prefill_node:
         return None
-    if any(m.num_blocks >= cached_blocks and (m.node, m.incarnation) == own for m in matches):
-        return None
-    others = [match for match in matches if match.node != decode.view.node and match.num_blocks]
-    if not others:
+    own = matches.get((decode.node, decode.node_incarnation))
+    if own is not None and own.num_blocks >= cached_blocks:
         return None
     # The longest; of equals the prefill node, whose link is used for the suffix anyway.
-    best = max(
-        others,
-        key=lambda m: (min(m.num_blocks, cached_blocks), m.node == prefill_node, m.node),
-    )
-    return Source(best.node, best.incarnation, min(best.num_blocks, cached_blocks))
+    best: tuple[int, bool, str] | None = None
+    for (node, incarnation), match in matches.items():
+        if match.num_blocks and node != decode.node:
+            offer = (min(match.num_blocks, cached_blocks), node == prefill_node, node)
+            if best is None or offer > best:
+                best, holder = offer, (node, incarnation)
+    return None if best is None else Source(*holder, best[0])

@@ -21,9 +21,15 @@ class SendReserve:
     instance: InstanceKey
     request: PlacementRequest
     cached_tokens: int
-    source: Source | None
+    sources: tuple[Source, ...]
     ttl_s: float
     reason: str
+    ttft_slo_s: float | None = None
+    """From now on: what the queue of a prefill instance must not make it miss."""
+
+    @property
+    def source(self) -> Source | None:
+        return self.sources[0] if self.sources else None
 
 
 @dataclass(frozen=True, slots=True)

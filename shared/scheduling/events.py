@@ -7,6 +7,7 @@ from shared.scheduling.vocabulary import (
     InstanceView,
     NodeMatch,
     PlacementRequest,
+    PredictedTimes,
     Role,
 )
 
@@ -48,6 +49,15 @@ class InstanceReported:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReported:
+    """What a node's pool still has to send and receive."""
+
+    node: tuple[str, str]
+    """(id, incarnation)"""
+    bytes_in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceLost:
     role: Role
     instance: InstanceKey
@@ -66,6 +76,11 @@ class BillFinished:
     streamed_bytes: int = 0
     stream_s: float = 0.0
     tbt_s: float = 0.0
+    decode_s: float = 0.0
+    """From token 0 to the last; 0: not known."""
+    predicted: PredictedTimes | None = None
+    real: PredictedTimes | None = None
+    ttft_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,7 @@ Event = (
     | ReserveAnswered
     | ReserveFailed
     | InstanceReported
+    | NodeReported
     | InstanceLost
     | BillFinished
     | TimerFired

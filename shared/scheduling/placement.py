@@ -1,18 +1,25 @@
 """One decision from what is seen now: rank the prefill instances, pick decode, say why."""
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from shared.scheduling import admission
-from shared.scheduling.cluster_view import ClusterView, Seen, step_s
+from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
+from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
-from shared.scheduling.decode_choice import decode_source, rank_decodes
+from shared.scheduling.decode_choice import best_decode, decode_source, step_s
+from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.policies.base import PlacementPolicy
-from shared.scheduling.pricing import Situation
+from shared.scheduling.pricing import Prices, Situation, ttfts_s
+from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
+    NO_SLO,
     Candidate,
     InstanceKey,
     InstanceView,
@@ -32,17 +39,22 @@ class Surroundings:
 
     view: ClusterView
     cost: CostModel
+    forecast: DecodeForecast
     balancing_threshold: float
     rng: random.Random
     now_s: float
     refused: AbstractSet[InstanceKey] = frozenset()
     """Instances that refused this placement already."""
     retry_after_s: float | None = None
+    max_sources: int = 1
+    allowed: Slo = NO_SLO
+    """Targets of this request, by its class."""
+    rule: AdmissionRule = DEFAULT_RULE
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    candidates: Sequence[Candidate]
+    prices: Prices
     counts: Counter[str]
 
 
@@ -54,95 +66,128 @@ def rank_prefills(
     root: bytes | None = None,
 ) -> Ranking | Refusal:
     """Prefill instances that can take the request, best first; with `root` only of that format."""
-    found, counts = around.view.eligible("prefill", request, around.now_s)
-    of_root = _of_root(found, root, counts)
-    open_to = [seen.view for seen in of_root if seen.view.key not in around.refused]
-    num_refused = len(of_root) - len(open_to)
-    if not open_to:
-        return admission.refuse_role("prefill", request, counts, num_refused, around.retry_after_s)
-    if num_refused:
-        counts["refused"] = num_refused
+    rows, counts = around.view.eligible(
+        "prefill", request, around.now_s, root=root, refused=around.refused
+    )
+    if not len(rows):
+        return admission.refuse_role("prefill", request, counts, around.retry_after_s)
     situation = Situation(
         request=request,
-        prefills=open_to,
-        matches=usable_matches(request, matches),
-        queue_s=around.view.queues_s(around.now_s),
+        view=around.view,
+        rows=rows,
+        matches=usable_matches(request, matches, around.view),
         cost=around.cost,
         balancing_threshold=around.balancing_threshold,
         rng=around.rng,
+        now_s=around.now_s,
+        max_sources=around.max_sources,
     )
-    return Ranking(policy.rank(situation), counts)
+    prices = policy.rank(situation)
+    if around.allowed.ttft_s is not None:
+        in_time_first(prices, around.allowed.ttft_s)
+    return Ranking(prices, counts)
+
+
+def in_time_first(prices: Prices, allowed_s: float) -> None:
+    """Those that meet the target before those that do not, else as the policy has them."""
+    is_late = ttfts_s(prices)[prices.order] > allowed_s
+    prices.order = prices.order[np.argsort(is_late, kind="stable")]
+
+
+def judge(
+    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+) -> Refusal | None:
+    """Whether the pair is predicted to meet the targets, by the rule in force."""
+    if around.allowed == NO_SLO:
+        return None
+    predicted = predict(request, winner, decode, around)
+    if around.rule == "predicted":
+        tbt_s = tbt_when_joined_s(request, decode, predicted.ttft_s, around)
+        predicted = replace(predicted, tbt_s=tbt_s)
+    return admission.refuse_slow(
+        predicted, around.allowed, around.rule, around.forecast.decode_time_s
+    )
+
+
+def tbt_when_joined_s(
+    request: PlacementRequest, decode: InstanceView, after_s: float, around: Surroundings
+) -> float:
+    """When the prefill will be done: the pool's coming and going is spread over its instances."""
+    table = around.view.tables["decode"]
+    row = table.data[table.row_of[decode.incarnation]]
+    share = around.forecast.share_at(around.now_s + after_s, around.now_s)
+    batch, tokens = float(row["batch"]) * share, float(row["batch_tokens"]) * share
+    return around.cost.decode_step_s(batch + 1, tokens + request.num_tokens)
 
 
 def usable_matches(
-    request: PlacementRequest, matches: Sequence[NodeMatch]
+    request: PlacementRequest, matches: Sequence[NodeMatch], view: ClusterView
 ) -> Mapping[tuple[str, str], NodeMatch]:
+    """Those of nodes that still are who they were when they held the blocks."""
     if not request.use_cache:
         return {}
-    return {(match.node, match.incarnation): match for match in matches if match.num_blocks > 0}
+    return {
+        (match.node, match.incarnation): match
+        for match in matches
+        if match.num_blocks > 0 and view.may_hold(match.node, match.incarnation)
+    }
 
 
 def choose_decode(
     request: PlacementRequest, root: bytes | None, around: Surroundings
-) -> Seen | Refusal:
+) -> InstanceView | Refusal:
     """The decode instance; `root` is that of the chosen prefill instance: KV must be equal."""
-    found, counts = around.view.eligible("decode", request, around.now_s)
-    of_root = _of_root(found, root, counts)
-    open_to = [seen for seen in of_root if seen.view.key not in around.refused]
-    num_refused = len(of_root) - len(open_to)
-    if not open_to:
-        return admission.refuse_role("decode", request, counts, num_refused, around.retry_after_s)
-    return rank_decodes(open_to, request, around.cost, around.rng)[0]
-
-
-def _of_root(found: Sequence[Seen], root: bytes | None, counts: Counter[str]) -> list[Seen]:
-    of_root = [seen for seen in found if root is None or seen.view.root == root]
-    if len(of_root) < len(found):
-        counts["other_format"] = len(found) - len(of_root)
-    return of_root
+    view = around.view
+    rows, counts = view.eligible("decode", request, around.now_s, root=root, refused=around.refused)
+    if not len(rows):
+        return admission.refuse_role("decode", request, counts, around.retry_after_s)
+    table = view.tables["decode"]
+    return table.view(best_decode(table, rows, request, around.cost, around.rng))
 
 
 def decide(
     request: PlacementRequest,
-    matches: Sequence[NodeMatch],
     ranking: Ranking,
     winner: Candidate,
-    decode: Seen,
+    decode: InstanceView,
     policy: str,
-    cost: CostModel,
+    around: Surroundings,
+    num_losers: int | None = NUM_LOSERS,
 ) -> PlacementDecision:
-    """The decision with its bill and the candidates that lost."""
-    usable = list(usable_matches(request, matches).values())
+    """The decision with its bill and the best of the candidates that lost (None: all)."""
+    usable = ranking.prices.situation.matches
     cached_blocks = winner.cached_tokens // winner.prefill.block_tokens
-    losers = [
+    others = (
         replace(candidate, reason=_why(candidate, winner))
-        for candidate in ranking.candidates
-        if candidate.prefill.key != winner.prefill.key
-    ]
+        for candidate in ranking.prices.in_order()
+        if candidate.prefill is not winner.prefill
+    )
+    losers = list(itertools.islice(others, num_losers))
     counts = Counter(ranking.counts)
-    if losers:
-        counts["not_best"] = len(losers)
+    if len(ranking.prices) > 1:
+        counts["not_best"] = len(ranking.prices) - 1
     return PlacementDecision(
         winner=winner,
-        decode=decode.view,
+        decode=decode,
         decode_source=decode_source(decode, winner.prefill.node, cached_blocks, usable),
-        predicted=predict(request, winner, decode, cost),
+        predicted=predict(request, winner, decode, around),
         policy=policy,
-        losers=tuple(losers[:NUM_LOSERS]),
+        losers=tuple(losers),
         counts=tuple(sorted(counts.items())),
     )
 
 
 def predict(
-    request: PlacementRequest, winner: Candidate, decode: Seen, cost: CostModel
+    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
 ) -> PredictedTimes:
     """The bill of the pair. On one node nothing moves; else layers follow the compute closely."""
-    handoff_s = 0.0
-    if decode.view.node != winner.prefill.node:
+    handoff_s, cost = 0.0, around.cost
+    if decode.node != winner.prefill.node:
         num_bytes = kv_bytes(winner.prefill, request.num_tokens)
         tail_s = cost.transfer_s(winner.prefill.block_bytes)
         handoff_s = max(cost.transfer_s(num_bytes) - winner.predicted.compute_s, 0.0) + tail_s
-    return replace(winner.predicted, handoff_s=handoff_s, tbt_s=step_s(decode, request, cost))
+    tbt_s = step_s(around.view, decode, request, cost)
+    return replace(winner.predicted, handoff_s=handoff_s, tbt_s=tbt_s)
 
 
 def kv_bytes(instance: InstanceView, num_tokens: int) -> int:

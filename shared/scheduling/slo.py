@@ -19,6 +19,14 @@ class Slo:
     ttft_s: float | None = None
     tbt_s: float | None = None
 
+    def and_also(self, other: "Slo") -> "Slo":
+        """Both hold: the stricter of each."""
+        return Slo(_stricter(self.ttft_s, other.ttft_s), _stricter(self.tbt_s, other.tbt_s))
+
+
+def _stricter(one: float | None, other: float | None) -> float | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.kv.ids import KEY_BYTES
+from shared.scheduling.slo import Slo
 
 Role = Literal["prefill", "decode"]
 State = Literal["starting", "ready", "draining"]
+Priority = Literal["low", "normal", "high"]
+NO_SLO = Slo()
 InstanceKey = tuple[str, str]
 """(id, incarnation): names one incarnation of an instance."""
 
@@ -31,6 +34,9 @@ class PlacementRequest:
     decode: str | None = None
     policy: str | None = None
     remaining_s: float = 30.0
+    slo: Slo = NO_SLO
+    """What the caller asks for; the deployment's own targets hold beside it."""
+    priority: Priority = "normal"
 
     @property
     def room_tokens(self) -> int:
@@ -49,6 +55,8 @@ class NodeMatch:
     node: str
     incarnation: str
     num_blocks: int
+    disk_blocks: int = 0
+    """Of these, how many must be read from disk first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,10 @@ class InstanceView:
     context_in_batch_tokens: int = 0
     expected_start_s: float = 0.0
     """Prefill: seconds from now until a request that comes now would start."""
+    discipline: str = "fifo"
+    work_by_size_s: tuple[float, ...] = ()
+    """Prefill: its queue by size class (queue_discipline); empty: only the start is known."""
+    prompts_by_size: tuple[float, ...] = ()
 
     @property
     def key(self) -> InstanceKey:
@@ -123,11 +135,17 @@ class Candidate:
     """Leading blocks on its own node."""
     cached_tokens: int
     """Tokens that need not be computed, fetched ones included."""
-    source: Source | None
+    sources: tuple[Source, ...]
+    """Nodes that the missing blocks are fetched from, in equal parts as a rule; the first is
+    enough when one cannot take several."""
     predicted: PredictedTimes
     cost_s: float
     reason: str = ""
     """Why it was not taken; empty for the winner."""
+
+    @property
+    def source(self) -> Source | None:
+        return self.sources[0] if self.sources else None
 
     @property
     def remote_blocks(self) -> int:
@@ -166,3 +184,6 @@ class Refusal:
     field: str | None = None
     is_retryable: bool = False
     retry_after_s: float | None = None
+    predicted: Slo = NO_SLO
+    """When it was refused for its targets: what was predicted, and what was allowed."""
+    allowed: Slo = NO_SLO

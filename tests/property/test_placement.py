@@ -4,10 +4,12 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, SendReserve
@@ -160,23 +162,30 @@ def test_global_cache_aware_is_algorithm_1(
     threshold: float,
     seed: int,
 ) -> None:
-    cluster = [instance("prefill", f"p{i}", f"n{node}") for i, node in enumerate(nodes)]
+    cluster = [
+        instance("prefill", f"p{i}", f"n{node}", expected_start_s=queues[i])
+        for i, node in enumerate(nodes)
+    ]
     queue_s = {one.id: queues[i] for i, one in enumerate(cluster)}
     # A match cannot be longer than the prompt's full blocks.
     fitting = [
         NodeMatch(m.node, m.incarnation, min(m.num_blocks, num_tokens // BLOCK_TOKENS))
         for m in matches
     ]
+    view = ClusterView(lease_s=3.0)
+    for one in cluster:
+        view.report(one, 0.0)
     situation = Situation(
         request=request(num_tokens),
-        prefills=cluster,
+        view=view,
+        rows=np.arange(len(cluster)),
         matches={(m.node, m.incarnation): m for m in fitting if m.num_blocks},
-        queue_s=queue_s,
         cost=CostModel(),
         balancing_threshold=threshold,
         rng=random.Random(seed),
+        now_s=0.0,
     )
-    ranked = GlobalCacheAware().rank(situation)
+    ranked = list(GlobalCacheAware().rank(situation).in_order())
     expected = algorithm_1(cluster, queue_s, fitting, num_tokens, threshold, CostModel())
     assert {c.prefill.id for c in ranked} == set(expected)
     for candidate in ranked:

@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from shared.scheduling.pricing import Situation
-from shared.scheduling.vocabulary import Candidate
+from shared.scheduling.pricing import Prices, Situation
 
 
 class PlacementPolicy(Protocol):
@@ -11,5 +10,5 @@ class PlacementPolicy(Protocol):
 
     name: str
 
-    def rank(self, situation: Situation) -> list[Candidate]:
-        """All of `situation.prefills`, each once, best first."""
+    def rank(self, situation: Situation) -> Prices:
+        """All of `situation.rows` priced, each once, `order` set: best first."""

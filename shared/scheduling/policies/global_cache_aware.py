@@ -1,39 +1,44 @@
 """The paper's Algorithm 1: fetch the best prefix where it is worth it, take the lowest TTFT."""
 
-from shared.scheduling.pricing import Situation, ordered, price
-from shared.scheduling.vocabulary import Candidate, InstanceView, NodeMatch
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.scheduling.fetching import fetch
+from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
+from shared.scheduling.vocabulary import NodeMatch
 
 
 class GlobalCacheAware:
     name = "global_cache_aware"
 
-    def rank(self, situation: Situation) -> list[Candidate]:
+    def rank(self, situation: Situation) -> Prices:
+        prices = price_local(situation)
         best = best_match(situation)
-        candidates = [
-            price(
-                situation, instance, best if is_worth_fetching(situation, instance, best) else None
+        if best is not None:
+            is_worth = is_worth_fetching(situation, prices, best)
+            link_s = situation.cost.transfer_many_s
+            best_tokens = situation.usable_tokens(
+                min(best.num_blocks, situation.request.num_blocks)
             )
-            for instance in situation.prefills
-        ]
-        return ordered(candidates, situation.rng)
+            missing = np.maximum(best_tokens - prices.cached_tokens, 0)
+            fetch(prices, is_worth, (best,), best_tokens, link_s(missing * situation.token_bytes))
+        return cheapest_first(prices, prices.load_s + prices.queue_s + prices.compute_s)
 
 
 def best_match(situation: Situation) -> NodeMatch | None:
     """FindBestPrefixMatch: the node with the longest match; equals share the fetches at random."""
-    matches = sorted(situation.matches.values(), key=lambda match: (-match.num_blocks, match.node))
-    if not matches or not matches[0].num_blocks:
+    longest = max((match.num_blocks for match in situation.matches.values()), default=0)
+    if not longest:
         return None
-    longest = [match for match in matches if match.num_blocks == matches[0].num_blocks]
-    return situation.rng.choice(longest)
+    holders = [match for match in situation.matches.values() if match.num_blocks == longest]
+    return situation.rng.choice(sorted(holders, key=lambda match: match.node))
 
 
-def is_worth_fetching(situation: Situation, instance: InstanceView, best: NodeMatch | None) -> bool:
+def is_worth_fetching(situation: Situation, prices: Prices, best: NodeMatch) -> NDArray[np.bool_]:
     """best_len / prefix_len > threshold; with nothing local the ratio is infinite."""
-    if best is None or best.node == instance.node:
-        return False
-    num_tokens = situation.request.num_tokens
-    best_len = instance.usable_tokens(best.num_blocks, num_tokens)
-    prefix_len = instance.usable_tokens(situation.local_blocks(instance), num_tokens)
-    if prefix_len == 0:
-        return best_len > 0
-    return best_len / prefix_len > situation.balancing_threshold
+    best_len = situation.usable_tokens(min(best.num_blocks, situation.request.num_blocks))
+    prefix_len = prices.cached_tokens
+    is_worth: NDArray[np.bool_] = (best_len > prefix_len) & (
+        best_len > situation.balancing_threshold * prefix_len
+    )
+    return is_worth

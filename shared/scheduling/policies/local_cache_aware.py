@@ -1,12 +1,10 @@
 """Lowest TTFT with what each instance's own node holds; nothing is fetched."""
 
-from shared.scheduling.pricing import Situation, ordered, price
-from shared.scheduling.vocabulary import Candidate
+from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
 
 
 class LocalCacheAware:
     name = "local_cache_aware"
 
-    def rank(self, situation: Situation) -> list[Candidate]:
-        candidates = [price(situation, instance, None) for instance in situation.prefills]
-        return ordered(candidates, situation.rng)
+    def rank(self, situation: Situation) -> Prices:
+        return cheapest_first(price_local(situation))

@@ -1,13 +1,14 @@
 """Any instance; the floor that other policies are compared with."""
 
-from shared.scheduling.pricing import Situation, price
-from shared.scheduling.vocabulary import Candidate
+import numpy as np
+
+from shared.scheduling.pricing import Prices, Situation, price_local, random_numbers
 
 
 class RandomChoice:
     name = "random"
 
-    def rank(self, situation: Situation) -> list[Candidate]:
-        by_id = sorted(situation.prefills, key=lambda instance: instance.key)
-        situation.rng.shuffle(by_id)
-        return [price(situation, instance, None) for instance in by_id]
+    def rank(self, situation: Situation) -> Prices:
+        prices = price_local(situation)
+        prices.order = np.argsort(random_numbers(len(situation.rows), situation.rng))
+        return prices

@@ -1,7 +1,8 @@
 """One after the other, by id."""
 
-from shared.scheduling.pricing import Situation, price
-from shared.scheduling.vocabulary import Candidate
+import numpy as np
+
+from shared.scheduling.pricing import Prices, Situation, price_local
 
 
 class RoundRobin:
@@ -12,10 +13,12 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last_id = ""
 
-    def rank(self, situation: Situation) -> list[Candidate]:
-        by_id = sorted(situation.prefills, key=lambda instance: instance.key)
-        after = [instance for instance in by_id if instance.id > self._last_id]
-        turn = after + by_id[: len(by_id) - len(after)]
-        if turn:
-            self._last_id = turn[0].id
-        return [price(situation, instance, None) for instance in turn]
+    def rank(self, situation: Situation) -> Prices:
+        table = situation.table
+        by_id = table.in_order_of_ids(situation.rows)
+        after = sum(table.view(row).id <= self._last_id for row in by_id)
+        turn = np.roll(by_id, -after)
+        self._last_id = table.view(int(turn[0])).id
+        prices = price_local(situation)
+        prices.order = np.searchsorted(situation.rows, turn)
+        return prices

@@ -100,7 +100,7 @@ async def test_a_placement_is_promised_by_both_and_names_the_losers(cluster: Clu
     assert reply.placement is not None
     placement = reply.placement
     assert placement.predicted.queue_s == 0.25
-    assert placement.policy == "global_cache_aware"
+    assert placement.policy == "moonpool"
     assert len(reply.losers) == 1
     prefill, decode = fakes[placement.prefill.id], fakes[placement.decode.id]
     assert [r.incarnation for r in prefill.reserves] == [placement.prefill.incarnation]

@@ -35,7 +35,7 @@ def decision(answer: AnswerPlaced | AnswerRefused) -> PlacementDecision:
 
 def test_a_placement_reserves_at_both_at_once_and_answers_when_both_accepted() -> None:
     driven = Driven(two_nodes())
-    effects = driven.feed(PlaceAsked(1, request()))
+    effects = driven.feed(PlaceAsked(99, request()))
     assert [effect.role for effect in effects if isinstance(effect, SendReserve)] == [
         "prefill",
         "decode",
@@ -112,9 +112,9 @@ def test_when_all_of_a_role_refuse_the_twin_is_released_and_the_answer_says_when
 
 def test_an_instance_that_is_gone_is_not_asked_again() -> None:
     driven = Driven(two_nodes())
-    first = driven.feed(PlaceAsked(1, request()))[0]
+    first = driven.feed(PlaceAsked(99, request()))[0]
     assert isinstance(first, SendReserve)
-    (second,) = driven.feed(ReserveFailed(1, "prefill", first.instance, is_gone=True))
+    (second,) = driven.feed(ReserveFailed(99, "prefill", first.instance, is_gone=True))
     assert isinstance(second, SendReserve)
     assert second.instance != first.instance
     for _ in range(4):
@@ -123,9 +123,9 @@ def test_an_instance_that_is_gone_is_not_asked_again() -> None:
 
 def test_a_silent_instance_is_released_and_not_chosen_until_it_reports() -> None:
     driven = Driven(two_nodes())
-    first = driven.feed(PlaceAsked(1, request()))[0]
+    first = driven.feed(PlaceAsked(99, request()))[0]
     assert isinstance(first, SendReserve)
-    release, second = driven.feed(ReserveFailed(1, "prefill", first.instance, is_gone=False))
+    release, second = driven.feed(ReserveFailed(99, "prefill", first.instance, is_gone=False))
     assert isinstance(release, SendRelease)
     assert release.instance == first.instance
     assert isinstance(second, SendReserve)
@@ -139,7 +139,7 @@ def test_a_silent_instance_is_released_and_not_chosen_until_it_reports() -> None
 
 def test_a_placement_nobody_answers_is_refused_at_its_deadline_and_late_promises_go_back() -> None:
     driven = Driven(two_nodes())
-    asked = driven.feed(PlaceAsked(1, request()))
+    asked = driven.feed(PlaceAsked(99, request()))
     deadline_s = driven.core.next_deadline_s()
     assert deadline_s == pytest.approx(1.0)
     driven.now_s = 1.0

@@ -1,0 +1,1 @@
+"""Measurements with bars; each prints JSON."""

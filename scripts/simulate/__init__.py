@@ -1,0 +1,1 @@
+"""What `moonpool simulate` prints: tables and plots of simulated results."""

@@ -1,0 +1,59 @@
+"""Candidates by score, the lowest first: what policies with one number per block share."""
+
+import heapq
+
+from shared.kv.ids import Slot
+
+
+class CandidateHeap:
+    """Every block has a score, only candidates can be found. Deletion is lazy.
+
+    A parent that becomes a candidate late keeps its place by its own score, which a plain list
+    could not give it.
+    """
+
+    def __init__(self) -> None:
+        self._scores: dict[Slot, float] = {}
+        self._candidates: set[Slot] = set()
+        self._heap: list[tuple[float, Slot]] = []
+
+    def __len__(self) -> int:
+        """Blocks, candidates or not."""
+        return len(self._scores)
+
+    def score(self, slot: Slot) -> float:
+        return self._scores[slot]
+
+    def put(self, slot: Slot, score: float) -> None:
+        """The block is known with this score from now on."""
+        self._scores[slot] = score
+        if slot in self._candidates:
+            self._push(slot)
+
+    def drop(self, slot: Slot) -> float | None:
+        """Forget the block; its last score."""
+        self._candidates.discard(slot)
+        return self._scores.pop(slot, None)
+
+    def offer(self, slot: Slot) -> None:
+        if slot not in self._candidates:
+            self._candidates.add(slot)
+            self._push(slot)
+
+    def withdraw(self, slot: Slot) -> None:
+        self._candidates.discard(slot)
+
+    def lowest(self) -> Slot | None:
+        while self._heap:
+            score, slot = self._heap[0]
+            if slot in self._candidates and self._scores[slot] == score:
+                return slot
+            heapq.heappop(self._heap)
+        return None
+
+    def _push(self, slot: Slot) -> None:
+        if len(self._heap) > 64 + 2 * len(self._candidates):
+            self._heap = [(self._scores[each], each) for each in self._candidates]
+            heapq.heapify(self._heap)
+            return
+        heapq.heappush(self._heap, (self._scores[slot], slot))

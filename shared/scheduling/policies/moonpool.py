@@ -1,0 +1,33 @@
+"""Ours: every way to serve the prompt, priced with what it costs this request and the others.
+
+A candidate may compute from what is at hand, or fetch more of the prefix first: from several
+depths of match, as much as its queue hides, or all of it. A fetch overlaps the queue, waits for
+what the senders and the receiver move already, and stops where recomputing is faster. The price is
+the request's own TTFT and the delay it brings to those that it will be served before.
+"""
+
+from shared.scheduling.fetching import Link, holders_by_depth, offer
+from shared.scheduling.pricing import (
+    Prices,
+    Situation,
+    cheapest_first,
+    price_local,
+    ttfts_s,
+)
+
+
+class Moonpool:
+    name = "moonpool"
+
+    def rank(self, situation: Situation) -> Prices:
+        prices = price_local(situation)
+        prices.cost_s = ttfts_s(prices) + prices.delay_s
+        at_hand = prices.cached_tokens
+        for depth, holders in holders_by_depth(situation):
+            link = Link(situation, holders)
+            reach = situation.usable_tokens(depth)
+            if (reach > at_hand).any():
+                offer(prices, holders, link, at_hand, reach)
+            if link.is_idle and len(holders) == situation.max_sources:
+                break  # others hold less and would be no faster
+        return cheapest_first(prices)

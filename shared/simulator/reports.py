@@ -1,0 +1,58 @@
+"""What virtual instances say of themselves to the conductor, in its words."""
+
+from dataclasses import replace
+
+from shared.scheduling.vocabulary import InstanceView
+from shared.simulator.hardware import Hardware
+from shared.simulator.virtual_decode import VirtualDecode
+from shared.simulator.virtual_prefill import VirtualPrefill
+
+
+def blank_view(model: str, incarnation: str, block_tokens: int, hardware: Hardware) -> InstanceView:
+    """What all instances have in common."""
+    return InstanceView(
+        role="prefill",
+        id="",
+        incarnation=incarnation,
+        node="",
+        node_incarnation=incarnation,
+        state="ready",
+        model=model,
+        root=b"root",
+        kv_format={},
+        block_tokens=block_tokens,
+        grid_tokens=block_tokens,
+        block_bytes=block_tokens * hardware.kv_bytes_per_token,
+        context_tokens=1 << 30,
+    )
+
+
+def prefill_view(prefill: VirtualPrefill, now_s: float, blank: InstanceView) -> InstanceView:
+    work_s = prefill.work_s(now_s)
+    profile = prefill.discipline.profile(prefill.queue, now_s)
+    return replace(
+        blank,
+        id=prefill.id,
+        node=prefill.node.id,
+        queued_requests=len(prefill.queue),
+        queued_tokens=prefill.queued_tokens,
+        expected_start_s=work_s,
+        discipline=prefill.discipline.name,
+        work_by_size_s=profile.work_s,
+        prompts_by_size=profile.prompts,
+    )
+
+
+def decode_view(decode: VirtualDecode, node: str, blank: InstanceView) -> InstanceView:
+    capacity = decode.hardware.decode_capacity_tokens
+    return replace(
+        blank,
+        role="decode",
+        id=decode.id,
+        node=node,
+        running=decode.running,
+        free_tokens=capacity - decode.room_tokens,
+        capacity_tokens=capacity,
+        context_in_batch_tokens=decode.context_tokens,
+        queued_requests=decode.num_promised - decode.running,
+    )

@@ -1,0 +1,192 @@
+"""Refusals for targets that would be missed, by the three rules and by class."""
+
+import random
+from typing import Any
+
+import pytest
+
+from shared.scheduling.admission import is_decode_over
+from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
+from shared.scheduling.decode_forecast import DecodeForecast
+from shared.scheduling.effects import AnswerPlaced, AnswerRefused
+from shared.scheduling.events import BillFinished, InstanceReported
+from shared.scheduling.slo import Slo
+from shared.scheduling.vocabulary import InstanceView, PredictedTimes, Refusal
+from tests.support.placing import MODEL, Driven, instance, request
+
+PROFILE = CostProfile(
+    prefill=PrefillCoefficients(0.0, 1.0, 0.0),
+    decode_step_s=0.03,
+    decode_sequence_s=0.01,
+    decode_context_s=0.0,
+)
+
+
+def cluster(start_s: float = 0.0, running: int = 0) -> list[InstanceView]:
+    return [
+        instance("prefill", "p1", "n1", expected_start_s=start_s),
+        instance("decode", "d1", "n1", running=running),
+    ]
+
+
+def place(
+    instances: list[InstanceView], asked: dict[str, Any] | None = None, **settings: Any
+) -> AnswerPlaced | AnswerRefused:
+    return Driven(instances, profile=PROFILE, **settings).place(request(1_024, **(asked or {})))
+
+
+def test_without_targets_nothing_is_refused_for_them() -> None:
+    assert isinstance(place(cluster(500.0, running=200)), AnswerPlaced)
+
+
+@pytest.mark.parametrize("rule", ["baseline", "early_rejection", "predicted"])
+def test_a_ttft_that_would_be_missed_is_refused_with_both_figures_and_a_time(rule: str) -> None:
+    answer = place(cluster(9.0), admission=rule, slo=Slo(ttft_s=5.0))
+    assert isinstance(answer, AnswerRefused)
+    refusal = answer.refusal
+    assert (refusal.code, refusal.is_retryable) == ("overloaded", True)
+    assert refusal.predicted.ttft_s == pytest.approx(10.0)
+    assert refusal.allowed.ttft_s == 5.0
+    assert refusal.retry_after_s == pytest.approx(5.0)
+    assert "TTFT would be 10.00 s, allowed are 5.00 s" in refusal.message
+    assert isinstance(place(cluster(3.0), admission=rule, slo=Slo(ttft_s=5.0)), AnswerPlaced)
+
+
+def test_a_full_decode_pool_is_refused_at_arrival_by_all_rules_but_baseline() -> None:
+    slo = Slo(tbt_s=0.1)
+    for rule, is_let_in in [("baseline", True), ("early_rejection", False), ("predicted", False)]:
+        answer = place(cluster(running=10), admission=rule, slo=slo)
+        assert isinstance(answer, AnswerPlaced) == is_let_in, rule
+    assert is_decode_over(0.14, slo)
+    assert not is_decode_over(0.14, Slo())
+
+
+def test_predicted_lets_in_what_finds_room_when_its_prefill_is_done() -> None:
+    """Eight decode now and end within 5 s; this one's prefill takes until then."""
+
+    def answer(rule: str, start_s: float) -> AnswerPlaced | AnswerRefused:
+        driven = Driven(
+            cluster(), profile=PROFILE, admission=rule, slo=Slo(tbt_s=0.1), decode_time_s=5.0
+        )
+        for _ in range(8):
+            driven.core.learnt(MODEL).forecast.placed(0.5, 0.0)
+        driven.now_s = 1.0
+        for one in cluster(start_s, running=8):
+            driven.feed(InstanceReported(one))
+        return driven.place(request(1_024))
+
+    assert isinstance(answer("early_rejection", 6.0), AnswerRefused)
+    assert isinstance(answer("predicted", 6.0), AnswerPlaced)
+    assert isinstance(answer("predicted", 0.0), AnswerRefused)
+
+
+def test_predicted_refuses_what_would_meet_those_still_in_prefill() -> None:
+    driven = Driven(cluster(), profile=PROFILE, slo=Slo(tbt_s=0.1), decode_time_s=20.0)
+    outcomes = []
+    for _ in range(8):
+        outcomes.append(isinstance(driven.place(request(1_024)), AnswerPlaced))
+        for number in range(2):
+            promised = sum(outcomes)
+            view = cluster(running=0)[number]
+            if view.role == "decode":
+                view = instance("decode", "d1", "n1", queued_requests=promised)
+            driven.feed(InstanceReported(view))
+    assert outcomes == [True] * 7 + [False]
+
+
+def test_low_is_refused_first_and_high_last() -> None:
+    def is_let_in(priority: str, start_s: float) -> bool:
+        asked = {"priority": priority}
+        return isinstance(place(cluster(start_s), asked, slo=Slo(ttft_s=5.0)), AnswerPlaced)
+
+    assert [is_let_in(p, 3.5) for p in ("low", "normal", "high")] == [False, True, True]
+    assert [is_let_in(p, 4.5) for p in ("low", "normal", "high")] == [False, False, True]
+    assert [is_let_in(p, 6.5) for p in ("low", "normal", "high")] == [False, False, False]
+
+
+def test_the_strictest_of_deployment_model_and_request_holds() -> None:
+    def is_let_in(asked: float | None, of_model: float | None) -> bool:
+        answer = place(
+            cluster(2.0),
+            {"slo": Slo(ttft_s=asked)},
+            slo=Slo(ttft_s=4.0),
+            model_slos={MODEL: Slo(ttft_s=of_model)},
+        )
+        return isinstance(answer, AnswerPlaced)
+
+    assert is_let_in(None, None)
+    assert not is_let_in(2.5, None)
+    assert not is_let_in(None, 2.5)
+    assert not is_let_in(30.0, 2.5)
+
+
+def test_an_instance_that_meets_the_target_goes_before_a_cheaper_one_that_does_not() -> None:
+    """The policy here balances load alone; the target still decides."""
+    instances = [
+        instance("prefill", "p1", "n1", expected_start_s=6.0, queued_tokens=0),
+        instance("prefill", "p2", "n2", expected_start_s=1.0, queued_tokens=9_000),
+        instance("decode", "d1", "n1"),
+    ]
+    answer = place(instances, policy="dynamo_cost", slo=Slo(ttft_s=5.0))
+    assert isinstance(answer, AnswerPlaced)
+    assert answer.decision.winner.prefill.id == "p2"
+
+
+def test_explain_refuses_as_place_does() -> None:
+    driven = Driven(cluster(9.0), profile=PROFILE, slo=Slo(ttft_s=5.0))
+    explained = driven.core.explain(request(1_024), [], 0.0)
+    assert isinstance(explained, Refusal)
+    assert explained.allowed.ttft_s == 5.0
+
+
+def test_an_unknown_rule_is_refused_at_start() -> None:
+    with pytest.raises(ValueError, match="admission: 'never' is none of baseline"):
+        ConductorCore(CoreSettings(admission="never"), random.Random(0))  # type: ignore[arg-type]
+
+
+def test_the_forecast_counts_who_will_have_joined_and_not_ended() -> None:
+    forecast = DecodeForecast(10.0)
+    assert forecast.share_at(5.0, 0.0) == 1.0
+    for joins_s in (1.0, 2.0, 8.0, 9.0):
+        forecast.placed(joins_s, 0.0)
+    assert forecast.share_at(5.0, 0.0) == 0.5
+    assert forecast.share_at(9.5, 0.0) == 1.0
+    assert forecast.share_at(11.5, 0.0) == 0.75
+
+
+def test_the_decode_time_is_learnt_from_those_still_decoding_too() -> None:
+    forecast = DecodeForecast(10.0)
+    for _ in range(100):
+        forecast.stayed(20, 1.0)
+    assert forecast.decode_time_s > 100.0
+    forecast = DecodeForecast(10.0)
+    for _ in range(2_000):
+        forecast.stayed(8, 0.5)
+        forecast.ended()
+    assert forecast.decode_time_s == pytest.approx(4.0, rel=0.02)
+
+
+def test_prediction_errors_are_kept_by_component() -> None:
+    driven = Driven(cluster())
+    assert driven.core.prediction_errors() == {}
+    for real_s in (1.0, 1.0, 2.0, 4.0):
+        driven.feed(
+            BillFinished(
+                MODEL,
+                1_024,
+                0,
+                real_s,
+                tbt_s=0.05,
+                predicted=PredictedTimes(queue_s=0.5, compute_s=1.0, tbt_s=0.05),
+                real=PredictedTimes(queue_s=0.5, compute_s=real_s, tbt_s=0.05),
+                ttft_s=0.5 + real_s,
+            )
+        )
+    errors = driven.core.prediction_errors()[MODEL]
+    assert errors["compute"].num_requests == 4
+    assert errors["compute"].p50 == pytest.approx(0.25)
+    assert errors["compute"].p90 > 0.6
+    assert errors["compute"].bias > 0
+    assert errors["queue"].p90 == errors["tbt"].p90 == 0.0
+    assert "load" not in errors
