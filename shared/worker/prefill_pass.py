@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from shared.engine.prefill import PrefillEngine
-from shared.engine.sampler import SamplingParams, sample
+from shared.engine.sampler import Sampled, Sampler, choose_each
+from shared.engine.sampling_params import SamplingParams
 from shared.kv import block_keys
 from shared.messages.decode import KvBlock
 from shared.messages.pool import SealBlock
@@ -36,7 +38,7 @@ class Computed:
     """All blocks of a prompt, in order, and the first token of its answer."""
 
     blocks: list[KvBlock]
-    first_token: int
+    first: Sampled
     prefix: Prefix
     hit_blocks: int
     queue_s: float
@@ -77,7 +79,7 @@ class PrefillPass:
         self._groups = layer_groups(tools.num_layers, NUM_LAYER_GROUPS)
         self._blocks: list[KvBlock] = []
         self._compute_s = 0.0
-        self._first_token = 0
+        self._first: Sampled | None = None
         self._keyed_blocks = 0
         if job.cache == "on":
             shareable = tools.grid.shareable_blocks(len(tokens))
@@ -108,10 +110,9 @@ class PrefillPass:
             [block.slot for block in self._blocks], [block.generation for block in self._blocks]
         ):
             raise StaleBlocksError
+        assert self._first is not None  # the last chunk gives logits
         queue_s = max(free_s - job.run_s, 0.0) + wait_s
-        return Computed(
-            self._blocks, self._first_token, prefix, hit_blocks, queue_s, self._compute_s
-        )
+        return Computed(self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s)
 
     @property
     def _pool(self) -> PoolClient:
@@ -155,7 +156,7 @@ class PrefillPass:
 
     async def _compute_chunk(self, chunk: Chunk) -> None:
         """One chunk in the compute thread; its layers are announced while it runs."""
-        job, params = self._job, self._params
+        job = self._job
         num_tokens = len(self._tokens)
         block_range = self._tools.grid.blocks_of(chunk)
         prefix_slots = [block.slot for block in self._blocks[: block_range.start]]
@@ -169,7 +170,7 @@ class PrefillPass:
             if group is not None:
                 loop.call_soon_threadsafe(self._announce, chunk_blocks, group)
 
-        def work() -> tuple[int, float]:
+        def work() -> tuple[Sampled | None, float]:
             start_s = monotonic_s()
             logits = self._engine.prefill_chunk(
                 self._tokens[chunk.start : chunk.end],
@@ -180,12 +181,17 @@ class PrefillPass:
                 is_cancelled=lambda: job.is_stopped,
                 want_logits=is_last,
             )
-            token = 0 if logits is None else sample(logits, params, num_tokens)
-            return token, monotonic_s() - start_s
+            first = None if logits is None else self._choose_first(logits)
+            return first, monotonic_s() - start_s
 
-        self._first_token, seconds = await self._tools.compute.run(work)
+        self._first, seconds = await self._tools.compute.run(work)
         self._compute_s += seconds
         self._tools.queue.computed(job.handle, chunk.num_tokens, seconds)
+
+    def _choose_first(self, logits: torch.Tensor) -> Sampled:
+        """Token 0 of the answer."""
+        sampler = Sampler(self._params, self._tokens.tolist())
+        return choose_each(logits.unsqueeze(0), [(0, sampler, len(self._tokens))])[0]
 
     def _announce(self, blocks: list[KvBlock], layers: tuple[int, int]) -> None:
         if blocks and not self._job.is_stopped:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorInfo, RequestRef
-from shared.messages.tokens import FinishReason, TokenChunk
+from shared.messages.tokens import FinishReason, TokenChunk, TokenLogprobs
 from shared.runtime.bus import Bus
 
 
@@ -30,6 +30,7 @@ class TokenSender:
         self,
         tokens: Sequence[int] = (),
         *,
+        logprobs: Sequence[TokenLogprobs] = (),
         finish_reason: FinishReason | None = None,
         error: ErrorInfo | None = None,
         times: Times | None = None,
@@ -40,6 +41,7 @@ class TokenSender:
             stage=self._stage,
             index=self.next_index,
             tokens=list(tokens),
+            logprobs=list(logprobs),
             finish_reason=finish_reason,
             error=error,
             times=times,
