@@ -95,6 +95,7 @@ class CacheIndexService:
                     self._log.warning("Redis is away (%s): matching goes on from memory", error)
                 was_up = False
             try:
-                await asyncio.wait_for(self._poked.wait(), KEEP_INTERVAL_S)
+                async with asyncio.timeout(KEEP_INTERVAL_S):
+                    await self._poked.wait()
             except TimeoutError:
                 continue

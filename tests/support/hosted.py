@@ -73,6 +73,6 @@ class Hosted(Generic[T]):
                         await self.service.drain()
                         await context.stop_serving()
                         await self.service.stop()
-                    tasks.cancel_all()
+                    assert await tasks.end(5.0) == []
         finally:
             await bus.client.close()
