@@ -310,7 +310,7 @@ class WorkerBench:
             worker.context.stopping.set()
             await worker.context.stop_serving()
             await worker.service.stop()
-        self.tasks.cancel_all()
+        assert await self.tasks.end(5) == []
 
 
 @asynccontextmanager

@@ -74,8 +74,8 @@ async def running_rig(nats_url: str) -> AsyncIterator[Rig]:
         await service.stop()
         await context.stop_serving()
         await cluster.stop()
-        tasks.cancel_all()
-        fake_tasks.cancel_all()
+        assert await tasks.end(5) == []
+        assert await fake_tasks.end(5) == []
     await bus.close()
     await fake_bus.close()
 

@@ -87,7 +87,7 @@ async def test_a_worker_waits_for_the_index_serves_and_ends_cleanly_on_sigterm(
         assert reports[-1].root == loaded.kv_format.root()
         assert (reports[-1].node, reports[-1].capacity_tokens) == ("a", 16_384)
         assert await asyncio.to_thread(worker.end, signal.SIGTERM) == 0
-        tasks.cancel_all()
+        assert await tasks.end(5) == []
 
 
 async def test_a_worker_with_another_format_ends_and_names_the_field(
@@ -99,4 +99,4 @@ async def test_a_worker_with_another_format_ends_and_names_the_field(
         await until(lambda: "cannot go on" in worker.log(), timeout_s=30, what="it ends")
         assert "dtype: 'float32' != 'bfloat16'" in worker.log()
         assert await asyncio.to_thread(worker.end, signal.SIGTERM) == 1
-        tasks.cancel_all()
+        assert await tasks.end(5) == []
