@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import chat, demo, status, up
+from scripts.cli import bench, chat, demo, status, up
 from scripts.cli.output import CommandError, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 for command in (up.up, chat.chat, demo.demo, status.status):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 
 
 def _print_version(is_asked: bool) -> None:
