@@ -20,7 +20,7 @@ from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.gguf_file import read_gguf
 from shared.checkpoint.gguf_tokenizer import build_gguf_tokenizer
 from shared.checkpoint.locate import ModelSource, locate
-from shared.checkpoint.model_config import ModelConfig, load_model_config
+from shared.checkpoint.model_config import ModelConfig, load_model_config, read_json
 from shared.engine.kv_layout import TORCH_DTYPES, DtypeName
 from shared.engine.model_weights import EMBEDDINGS, FINAL_NORM, LM_HEAD, model_specs
 from shared.engine.weight_sources import read_weights
@@ -49,7 +49,7 @@ def export_hf(source: ModelSource, dtype: DtypeName, folder: Path) -> None:
     """config.json, model.safetensors and, where the source has one, its tokenizer."""
     config = load_model_config(source)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", hf_config(config, dtype))
+    _write_json(folder / "config.json", _hf_config(source, config, dtype))
     _write_json(folder / "generation_config.json", {"eos_token_id": list(config.eos_token_ids)})
     _write_tokenizer(source, folder)
     torch_dtype = TORCH_DTYPES[dtype]
@@ -65,7 +65,11 @@ def export_hf(source: ModelSource, dtype: DtypeName, folder: Path) -> None:
     write_weights(folder / "model.safetensors", specs, tensors)
 
 
-def hf_config(config: ModelConfig, dtype: DtypeName) -> dict[str, Any]:
+def _hf_config(source: ModelSource, config: ModelConfig, dtype: DtypeName) -> dict[str, Any]:
+    if source.kind == "hf":
+        return read_json(source.file_path / "config.json") | {"torch_dtype": dtype}
+    if config.rope_scaling is not None:
+        raise CheckpointError(f"{source.name}: scaled RoPE of a GGUF model cannot be exported")
     return {
         "architectures": [_ARCHITECTURES[config.architecture]],
         "model_type": config.architecture,

@@ -51,6 +51,10 @@ class ContiguousDecode:
         )  # fmt: skip
         self._cache = torch.randn(shape, dtype=layout.torch_dtype)
 
+    def fill(self, index: int, kv: torch.Tensor) -> None:
+        """One sequence's context as [layer, 2, token, kv_head, head_dim]; else it is random."""
+        self._cache[:, :, index, :, : kv.shape[2]] = kv.transpose(2, 3)
+
     @torch.inference_mode()
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Greedy tokens that follow."""
