@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.bench.bars import Bar
-from scripts.bench.engine import EngineBench, EngineOptions, OnRun, decode_bars, prefill_bars
+from scripts.bench.engine import (
+    EngineBench,
+    EngineOptions,
+    OnRun,
+    decode_bars,
+    long_prefill_bars,
+    prefill_bars,
+)
 from scripts.bench.engine_costs import (
     exact_bars,
     hit_bars,
@@ -22,6 +29,7 @@ from shared.checkpoint.model_config import load_model_config
 
 GROUPS: dict[str, Callable[[EngineBench], list[Bar]]] = {
     "prefill": prefill_bars,
+    "prefill-long": long_prefill_bars,
     "decode": decode_bars,
     "hooks": hook_bars,
     "exact": exact_bars,
