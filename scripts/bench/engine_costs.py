@@ -26,7 +26,7 @@ def hook_bars(bench: EngineBench) -> list[Bar]:
     found = bench.interleave(
         "hooks",
         {
-            SHORT[dtype]: bench.timed(OURS, dtype, "hooks_cost", num_tokens=num_tokens, repeats=4)
+            SHORT[dtype]: bench.timed(OURS, dtype, "hooks_cost", num_tokens=num_tokens, repeats=2)
             for dtype in (FP32, BF16)
         },
     )

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,8 @@ class EngineReport:
     versions: dict[str, str]
     load_before: float
     load_after: float
+    unfinished: list[str]
+    """Groups that were asked for and have no bars, since the user broke the run off."""
 
     def details(self) -> dict[str, Any]:
         """All that the bars were made of."""
@@ -56,6 +59,7 @@ class EngineReport:
             "rounds": self.bench.rounds,
             "load": {"before": self.load_before, "after": self.load_after},
             "versions": self.versions,
+            "unfinished": self.unfinished,
             "runs": {name: series.as_json() for name, series in self.bench.series.items()},
         }
 
@@ -80,8 +84,12 @@ def run_groups(
         cache_dir=options.cache_dir,
     ) as fleet:
         bench = EngineBench(options, config, fleet, on_run)
-        for name in names:
-            on_group(name)
-            bars += GROUPS[name](bench)
-            versions |= fleet.versions
-    return EngineReport(bars, bench, versions, load_before, os.getloadavg()[0])
+        unfinished = list(names)
+        # A long run that is broken off keeps what it has.
+        with suppress(KeyboardInterrupt):
+            for name in names:
+                on_group(name)
+                bars += GROUPS[name](bench)
+                versions |= fleet.versions
+                unfinished.remove(name)
+    return EngineReport(bars, bench, versions, load_before, os.getloadavg()[0], unfinished)

@@ -16,7 +16,7 @@ from scripts.bench.interleave import VariantError
 MAIN = Path(__file__).with_name("peer_lines.py")
 LOAD_TIMEOUT_S = 180.0
 CALL_TIMEOUT_S = 300.0
-END_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 5.0
 TAIL_CHARACTERS = 600
 
 
@@ -50,6 +50,7 @@ class PeerProcess:
                 stderr=log,
                 env=dict(env),
                 text=True,
+                start_new_session=True,  # Ctrl-C in the terminal is for the bench alone
             )
         self._reader = threading.Thread(target=self._read, name=f"peer-{name}", daemon=True)
         self._reader.start()

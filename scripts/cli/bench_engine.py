@@ -40,8 +40,8 @@ def engine(
     All variants of a group run in turn, so that what else the machine does hits all alike; a bar
     compares within rounds and takes the median. Engines to compare with are set up by `moonpool
     bench --setup-peers hf llamacpp vllm`; a bar whose engine is absent stays open and says so.
-    Exit code 0 only if every bar that could be measured is ok. A full run takes half an hour on
-    two idle cores.
+    Exit code 0 only if every bar that could be measured is ok. A full run takes half an hour on two
+    idle cores; Ctrl-C shows the bars so far.
 
     Examples:
 
@@ -69,6 +69,9 @@ def engine(
     code = show_bars(report.bars, title=title, as_json=as_json, more=report.details())
     for name, version in report.versions.items():
         console.print(f"{name}: {version}", style="dim")
+    if report.unfinished:
+        console.print(f"[yellow]broken off; without {', '.join(report.unfinished)}[/]")
+        raise typer.Exit(130)
     raise typer.Exit(code)
 
 
