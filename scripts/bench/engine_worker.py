@@ -13,12 +13,14 @@ import numpy as np
 import torch
 
 from scripts.bench.limits import copy_bytes_per_s, gemm_flops_per_s, read_bytes_per_s
-from scripts.bench.references import ContiguousDecode, prefill_freely
+from scripts.bench.references import ContiguousDecode, FreePrefill
 from scripts.bench.work import linear_shapes
 from shared.engine.decode import DecodeEngine
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.prefill import PrefillEngine
 from shared.engine.self_test import check_equalities
+from shared.worker.grid import layer_groups
+from shared.worker.prefill_pass import NUM_LAYER_GROUPS
 
 _SMAPS = Path("/proc/self/smaps_rollup")
 
@@ -33,6 +35,7 @@ class Engine:
             layout.num_kv_heads, layout.head_dim, dtype=layout.torch_dtype,
         )  # fmt: skip
         self._prefill = PrefillEngine(loaded.model, self._pool, layout, loaded.grid_tokens)
+        self._free: FreePrefill | None = None
         self._random = np.random.default_rng(1)
 
     def prefill(self, num_tokens: int, prefix_tokens: int = 0) -> float:
@@ -45,8 +48,10 @@ class Engine:
     def prefill_free(self, num_tokens: int) -> float:
         """The same without grid and pool, in chunks of the same size."""
         tokens = torch.from_numpy(self._tokens(num_tokens).astype(np.int64))
+        if self._free is None:
+            self._free = FreePrefill(self._loaded, self._loaded.grid_tokens)
         start_s = time.perf_counter()
-        prefill_freely(self._loaded, tokens, self._loaded.grid_tokens)
+        self._free.prefill(tokens)
         return time.perf_counter() - start_s
 
     def hooks_cost(self, num_tokens: int, repeats: int) -> float:
@@ -57,7 +62,7 @@ class Engine:
         """
         tokens = self._tokens(num_tokens)
         bare, hooked = 0.0, 0.0
-        with _hook() as hook:
+        with _hook(self._loaded.config.num_layers) as hook:
             for repeat in range(repeats):
                 for start in range(0, num_tokens, self._loaded.grid_tokens):
                     # Nobody is always the second, who finds the caches warm.
@@ -152,15 +157,17 @@ class Engine:
 
 
 @contextmanager
-def _hook() -> Iterator[Callable[[int], None]]:
-    """What a worker's hook does in the compute thread: wakes the loop, which takes the layer."""
+def _hook(num_layers: int) -> Iterator[Callable[[int], None]]:
+    """What a worker's hook does in the compute thread: wakes the loop for each layer group."""
+    groups = layer_groups(num_layers, NUM_LAYER_GROUPS)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="hook")
     thread.start()
     layers: list[int] = []
 
     def on_layer(layer: int) -> None:
-        loop.call_soon_threadsafe(layers.append, layer)
+        if layer in groups:
+            loop.call_soon_threadsafe(layers.append, layer)
 
     try:
         yield on_layer

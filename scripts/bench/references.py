@@ -6,37 +6,38 @@ Made for speed alone: no pool, no blocks, no padding, no hooks, no promise about
 import torch
 import torch.nn.functional as F
 
+from shared.engine.attention import prompt_attention
 from shared.engine.loaded_model import LoadedModel
 
 
-@torch.inference_mode()
-def prefill_freely(loaded: LoadedModel, tokens: torch.Tensor, chunk_tokens: int) -> torch.Tensor:
-    """Logits after the prompt, in chunks of that size."""
-    model, layout = loaded.model, loaded.layout
-    shape = (layout.num_layers, 2, layout.num_kv_heads, len(tokens), layout.head_dim)
-    cache = torch.empty(shape, dtype=layout.torch_dtype)
-    hidden = model.embed(tokens[:0])
-    for start in range(0, len(tokens), chunk_tokens):
-        end = min(start + chunk_tokens, len(tokens))
-        positions = torch.arange(start, end)
-        cos, sin = model.rotary(positions)
-        hidden = model.embed(tokens[start:end])
-        mask = torch.full((end - start, end), float("-inf"), dtype=layout.torch_dtype)
-        mask.triu_(diagonal=start + 1)
-        for index, layer in enumerate(model.layers):
-            query, key, value = layer.project(hidden, cos, sin)
-            keys, values = cache[index]
-            keys[:, start:end] = key.transpose(0, 1)
-            values[:, start:end] = value.transpose(0, 1)
-            attended = F.scaled_dot_product_attention(
-                query.transpose(0, 1).unsqueeze(0),
-                keys[None, :, :end],
-                values[None, :, :end],
-                attn_mask=mask,
-                enable_gqa=True,
-            )
-            hidden = layer.finish(hidden, attended[0].transpose(0, 1).flatten(1))
-    return model.logits(hidden[-1:].expand(2, -1))[0]
+class FreePrefill:
+    """Prompts in chunks that lie anywhere, with the engine's own attention.
+
+    Each layer keeps its K and V, so that nothing is copied to blocks and read back from them.
+    """
+
+    def __init__(self, loaded: LoadedModel, chunk_tokens: int) -> None:
+        self._model = model = loaded.model
+        self._chunk_tokens = chunk_tokens
+        self._attentions = [
+            prompt_attention(model, loaded.layout, chunk_tokens) for _ in model.layers
+        ]
+
+    @torch.inference_mode()
+    def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits after the prompt."""
+        model = self._model
+        hidden = model.embed(tokens[:0])
+        for start in range(0, len(tokens), self._chunk_tokens):
+            end = min(start + self._chunk_tokens, len(tokens))
+            cos, sin = model.rotary(torch.arange(start, end))
+            hidden = model.embed(tokens[start:end])
+            layers = zip(model.layers, self._attentions, strict=True)
+            for index, (layer, attention) in enumerate(layers):
+                query, key, value = layer.project(hidden, cos, sin)
+                attention.write(key, value, start)
+                hidden = layer.finish(hidden, attention.attend(query, start, end, index))
+        return model.logits(hidden[-1:].expand(2, -1))[0]
 
 
 class ContiguousDecode:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.bench.references import ContiguousDecode, prefill_freely
+from scripts.bench.references import ContiguousDecode, FreePrefill
 from shared.engine.decode import DecodeEngine
 from shared.engine.loaded_model import LoadedModel, load_model
 from tests.support.engine import EngineBench, random_tokens
@@ -23,7 +23,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def test_free_chunks_give_the_logits_of_the_grid(loaded: LoadedModel, chunk_tokens: int) -> None:
     tokens = random_tokens(CONTEXT, seed=1)
     expected = EngineBench(loaded, num_slots=2).prefill(tokens, [0, 1])
-    got = prefill_freely(loaded, torch.tensor(tokens), chunk_tokens)
+    got = FreePrefill(loaded, chunk_tokens).prefill(torch.tensor(tokens))
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
