@@ -110,7 +110,8 @@ class Fleet:
                 "cache_dir": str(self.cache_dir),
                 "pool_tokens": self.max_positions,
             },
-            env=_environment_of(threads) | {"PYTHONPATH": str(ROOT)},
+            # As the launcher starts a worker.
+            env=_environment_of(threads) | {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"},
             log_path=self._log_path(OURS, dtype),
         )
 
@@ -143,10 +144,9 @@ class Fleet:
 
 
 def _environment_of(threads: int) -> dict[str, str]:
-    """The same for all, so that none is the only one with well-set threads and allocator."""
+    """The same for all: none alone has well-set threads and a well-set allocator."""
     return clean_env(
         OMP_NUM_THREADS=str(threads),
-        OMP_WAIT_POLICY="PASSIVE",
         MALLOC_MMAP_THRESHOLD_=MALLOC_BYTES,
         MALLOC_TRIM_THRESHOLD_=MALLOC_BYTES,
         TOKENIZERS_PARALLELISM="false",
