@@ -1,7 +1,7 @@
 """The engine's bars: what is measured against what. Measuring itself is in the processes."""
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,8 @@ DECODE_GOALS: dict[int, dict[str, float]] = {
 TITLES = {"hf": "HF DynamicCache", "vllm": "vLLM CPU", "llamacpp": "llama.cpp BF16"}
 
 
-def decode_bars(bench: EngineBench) -> list[Bar]:
+def decode_bars(bench: EngineBench) -> Iterator[Bar]:
     """Steps at a context of 1,024, bf16, against contiguous KV, others, and the bandwidth."""
-    bars = []
     context = bench.length(DECODE_CONTEXT)
     for batch, goals in DECODE_GOALS.items():
         if bench.options.is_quick and batch > 8:
@@ -181,17 +180,12 @@ def decode_bars(bench: EngineBench) -> list[Bar]:
         found = bench.interleave(f"decode batch {batch}", variants)
         kind = f"decode {context} bf16 batch {batch}"
         ours = found["paged"]
-        bars.append(
-            bench.faster(f"{kind} / contiguous", ours, found["contiguous"], CONTIGUOUS_GOAL)
-        )
-        bars += [
-            bench.faster(f"{kind} / {TITLES[name]}", ours, found[name], goal)
-            for name, goal in goals.items()
-        ]
+        yield bench.faster(f"{kind} / contiguous", ours, found["contiguous"], CONTIGUOUS_GOAL)
+        for name, goal in goals.items():
+            yield bench.faster(f"{kind} / {TITLES[name]}", ours, found[name], goal)
         work = decode_step_bytes(
             bench.config, context=context, batch=batch, bytes_per_value=BYTES_PER_VALUE
         )
         bar = bench.share(f"{kind} / read bandwidth", work, ours, found["limit"], 0.0)
         # No goal is set for it.
-        bars.append(replace(bar, goal="reported"))
-    return bars
+        yield replace(bar, goal="reported")

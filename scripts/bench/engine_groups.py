@@ -1,7 +1,7 @@
 """The groups of the engine's bars by name, and the run of those that were asked for."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from shared.checkpoint.fingerprint import weights_fingerprint
 from shared.checkpoint.locate import locate
 from shared.checkpoint.model_config import load_model_config
 
-GROUPS: dict[str, Callable[[EngineBench], list[Bar]]] = {
+GROUPS: dict[str, Callable[[EngineBench], Iterable[Bar]]] = {
     "prefill": prefill_bars,
     "prefill-long": long_prefill_bars,
     "decode": decode_bars,
@@ -89,7 +89,7 @@ def run_groups(
         with suppress(KeyboardInterrupt):
             for name in names:
                 on_group(name)
-                bars += GROUPS[name](bench)
+                bars.extend(GROUPS[name](bench))
                 versions |= fleet.versions
                 unfinished.remove(name)
     return EngineReport(bars, bench, versions, load_before, os.getloadavg()[0], unfinished)
