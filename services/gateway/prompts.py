@@ -58,7 +58,9 @@ class PromptMaker:
         bad = next((token for token, _ in biases if token >= vocab_size), None)
         if bad is not None:
             problem = f"token id {bad} is not between 0 and {vocab_size - 1}"
-            raise bad_request("logit_bias", f"Invalid 'logit_bias': {problem}")
+            raise bad_request(
+                "logit_bias", f"Invalid 'logit_bias': {problem}", code="invalid_value"
+            )
 
     @property
     def tokenizer(self) -> TextTokenizer:

@@ -12,9 +12,11 @@ from shared.engine.prefill import PrefillEngine
 from shared.engine.sampler import Sampled, Sampler, choose_each
 from shared.engine.sampling_params import SamplingParams
 from shared.kv import block_keys
+from shared.messages.common import ErrorCode
 from shared.messages.decode import KvBlock
 from shared.messages.pool import SealBlock
 from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
 from shared.worker.compute import ComputeThread
 from shared.worker.grid import Chunk, Grid, layer_groups
 from shared.worker.pool_client import PoolClient
@@ -92,15 +94,19 @@ class PrefillPass:
         """
         tools, job = self._tools, self._job
         num_tokens = len(self._tokens)
-        async with tools.turns.turn(job.handle) as free_s:
-            tools.queue.started(job.handle)
-            prefix = await hold()
-            hit_blocks = tools.grid.hit_blocks(prefix.num_blocks, num_tokens)
-            self._blocks = self._cached_blocks(prefix, hit_blocks)
-            wait_s = await self._take_slots(num_tokens)
-            self._announce(self._blocks[:hit_blocks], (0, tools.num_layers))
-            chunks = list(tools.grid.chunks(hit_blocks * tools.grid.block_tokens, num_tokens))
-            await self._compute_chunk(chunks[0])
+        while True:
+            async with tools.turns.turn(job.handle) as free_s:
+                prefix = await hold()
+                hit_blocks = tools.grid.hit_blocks(prefix.num_blocks, num_tokens)
+                self._blocks = self._cached_blocks(prefix, hit_blocks)
+                wait_s = await self._take_slots(num_tokens)
+                if wait_s is None:
+                    continue  # after those that have their slots
+                tools.queue.started(job.handle)
+                self._announce(self._blocks[:hit_blocks], (0, tools.num_layers))
+                chunks = list(tools.grid.chunks(hit_blocks * tools.grid.block_tokens, num_tokens))
+                await self._compute_chunk(chunks[0])
+                break
         await self._seal(chunks[0])
         for chunk in chunks[1:]:
             async with tools.turns.turn(job.handle):
@@ -132,17 +138,27 @@ class PrefillPass:
             for index in range(hit_blocks)
         ]
 
-    async def _take_slots(self, num_tokens: int) -> float:
-        """All slots for what is to be computed; the seconds that it took."""
-        grid = self._tools.grid
+    async def _take_slots(self, num_tokens: int) -> float | None:
+        """All slots for what is to be computed; the seconds that it took.
+
+        None: there are too few, and others have to compute before there are more.
+        """
+        grid, job, queue = self._tools.grid, self._job, self._tools.queue
         start_s = monotonic_s()
         first = len(self._blocks)
-        reply = await allocate_when_free(
-            self._pool,
-            self._job.handle,
-            grid.num_blocks(num_tokens) - first,
-            make_room=lambda: self._tools.make_room(self._job),
-        )
+        num_slots = grid.num_blocks(num_tokens) - first
+        if queue.must_yield(job.handle):
+            try:
+                reply = await self._pool.allocate(job.handle, num_slots)
+            except ServiceError as error:
+                if error.code != ErrorCode.OVERLOADED:
+                    raise
+                queue.lacks_slots(job.handle)
+                return None
+        else:
+            reply = await allocate_when_free(
+                self._pool, job.handle, num_slots, make_room=lambda: self._tools.make_room(job)
+            )
         self._job.has_slots = True
         for offset, (slot, generation) in enumerate(
             zip(reply.slots, reply.generations, strict=True)
