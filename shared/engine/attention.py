@@ -5,16 +5,25 @@ import torch.nn.functional as F
 
 
 class CausalMask:
-    """Additive masks for a run of queries at the end of a context, as views of one triangle."""
+    """Additive masks for a run of queries at the end of a context, as views of one triangle.
 
-    def __init__(self, max_queries: int, max_keys: int, dtype: torch.dtype) -> None:
+    With a `window` a query sees so many keys only, its own included.
+    """
+
+    def __init__(
+        self, max_queries: int, max_keys: int, dtype: torch.dtype, window: int | None = None
+    ) -> None:
         self._split = max_keys
         self._mask = torch.zeros(max_queries, max_keys + max_queries, dtype=dtype)
         triangle = torch.full((max_queries, max_queries), float("-inf"), dtype=dtype)
         self._mask[:, max_keys:] = triangle.triu(diagonal=1)
+        if window is not None:
+            # Keys at most as far right as `split + query - window` are out of sight.
+            hidden = torch.full_like(self._mask, float("-inf")).tril(diagonal=max_keys - window)
+            self._mask += hidden
 
     def at(self, num_queries: int, num_past: int, num_keys: int) -> torch.Tensor:
-        """Query i sees keys 0 ... num_past + i."""
+        """Query i sees keys 0 ... num_past + i, or those of them in its window."""
         first = self._split - num_past
         return self._mask[:num_queries, first : first + num_keys]
 

@@ -129,11 +129,13 @@ class DecodeEngine:
         query, key, value = layer.project(hidden, cos, sin)
         key_value = torch.stack((key, value), dim=1)
         attended = query.new_zeros(len(query), query.shape[1] * query.shape[2])
+        window = self._model.config.window_of(index)
         for row, (sequence, position) in enumerate(sequences):
             cache = sequence.cache[index]
             cache[:, position] = key_value[row]
+            first = 0 if window is None else max(0, position + 1 - window)
             attended[row] = attend_one(
-                query[row], cache[0, : position + 1], cache[1, : position + 1]
+                query[row], cache[0, first : position + 1], cache[1, first : position + 1]
             )
         return attended
 

@@ -47,7 +47,11 @@ class PrefillEngine:
         self._scratch = torch.empty(
             (2, max_positions, layout.num_kv_heads, layout.head_dim), dtype=layout.torch_dtype
         )
-        self._mask = CausalMask(max(self.grid_tokens, _MIN_ROWS), max_positions, model.dtype)
+        max_rows = max(self.grid_tokens, _MIN_ROWS)
+        self._masks = {
+            window: CausalMask(max_rows, max_positions, model.dtype, window)
+            for window in {model.config.window_of(layer) for layer in range(layout.num_layers)}
+        }
 
     @torch.inference_mode()
     def prefill_chunk(
@@ -77,7 +81,7 @@ class PrefillEngine:
         cos, sin = self._model.rotary(positions)
         hidden = self._model.embed(rows)
         end = start + num_tokens
-        mask = self._mask.at(num_rows, start, end)
+        masks = {window: mask.at(num_rows, start, end) for window, mask in self._masks.items()}
         last = len(self._model.layers) - 1
         for index, layer in enumerate(self._model.layers):
             if is_cancelled():
@@ -91,6 +95,7 @@ class PrefillEngine:
             if index == last and not want_logits:
                 return None  # nobody needs more of the last layer than its K and V
             self._gather_prefix(index, prefix_slots)
+            mask = masks[self._model.config.window_of(index)]
             attended = attend_causal(query, self._scratch[0, :end], self._scratch[1, :end], mask)
             hidden = layer.finish(hidden, attended)
         return self._model.logits(hidden[num_tokens - 1].expand(_MIN_ROWS, -1))[0]
