@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from scripts.bench.limits import copy_bytes_per_s, gemm_flops_per_s, read_bytes_
 from scripts.bench.references import ContiguousDecode, FreePrefill
 from scripts.bench.work import linear_shapes
 from shared.engine.decode import DecodeEngine
+from shared.engine.kv_layout import view_pool
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.prefill import PrefillEngine
 from shared.engine.self_test import check_equalities
@@ -30,10 +32,9 @@ class Engine:
         self._loaded = loaded
         layout = loaded.layout
         self._num_slots = -(-pool_tokens // layout.block_tokens)
-        self._pool = torch.zeros(
-            self._num_slots, layout.num_layers, 2, layout.block_tokens,
-            layout.num_kv_heads, layout.head_dim, dtype=layout.torch_dtype,
-        )  # fmt: skip
+        # Lazily resident, as the pool of a node is: it must not count as a worker's memory.
+        memory = mmap.mmap(-1, self._num_slots * layout.block_bytes)
+        self._pool = view_pool(memoryview(memory), layout, self._num_slots)
         self._prefill = PrefillEngine(loaded.model, self._pool, layout, loaded.grid_tokens)
         self._free: FreePrefill | None = None
         self._random = np.random.default_rng(1)
