@@ -15,12 +15,13 @@ import numpy.typing as npt
 import torch
 
 from shared.engine.decode import DecodeEngine
+from shared.engine.file_lock import file_lock
+from shared.engine.kernel_check import agrees_with_torch
 from shared.engine.kv_layout import KvLayout
 from shared.engine.linear import is_row_independent
 from shared.engine.loaded_model import LoadedModel
 from shared.engine.model import LlamaModel
 from shared.engine.prefill import PrefillEngine
-from shared.engine.weights import file_lock
 
 _NUM_LAYERS = 2
 _SEED = 20
@@ -31,6 +32,7 @@ _REPEAT = "the same chunk computed again has the same KV"
 _HIT = "a hit gives the KV and logits of a cold run"
 _ONE_TOKEN = "a hit with a tail of one token gives the KV and logits of a cold run"
 _BATCH = "a decoded row does not depend on the other rows of its batch"
+_TORCH = "our kernels give what torch gives, up to rounding"
 _THREADS = "KV and logits do not depend on the number of threads"
 
 
@@ -81,6 +83,9 @@ def check_equalities(loaded: LoadedModel) -> list[str]:
         )
         if not holds
     ]
+    kernels = loaded.model.kernels
+    if kernels is not None and not agrees_with_torch(kernels, loaded.config, loaded.model.dtype):
+        failed.append(_TORCH)
     if is_row_independent(loaded.model.linear_mode, loaded.model.dtype):
         current = torch.get_num_threads()
         with _threads(2 if current == 1 else 1):
