@@ -47,13 +47,14 @@ def load_kernels(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> "K
     functions = ctypes.CDLL(str(library))
     if not hasattr(functions, f"linear_{_SUFFIXES[dtype]}"):
         return None
-    return Kernels(functions, dtype)
+    return Kernels(functions, dtype, library.name)
 
 
 class Kernels:
     """For contiguous rows of one dtype, on as many threads as torch has."""
 
-    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, build: str) -> None:
+        self.build = build  # names source, compiler and flags
         self._calls: dict[str, Any] = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, f"{name}_{_SUFFIXES[dtype]}")

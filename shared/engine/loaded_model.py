@@ -1,7 +1,9 @@
 """Loads a model and says what its KV depends on."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Literal
 
 import torch
@@ -28,6 +30,8 @@ from shared.kv.kv_format import KvFormat
 Mode = Literal["exact", "fast"]
 # Raised when the engine's arithmetic changes the bits of KV.
 ENGINE_REVISION = 2
+
+log = logging.getLogger("moonpool.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,13 @@ def load_model(
             f"block_tokens: {block_tokens} does not divide the grid of {grid_tokens} tokens"
         )
     torch.set_num_threads(threads)
+    start_s = perf_counter()
     source = locate(model)
     config = load_model_config(source)
     fingerprint = weights_fingerprint(source, cache_dir)
+    read_s = perf_counter()
     kernels = _kernels(config, dtype, cache_dir, linear_mode)
+    kernels_s = perf_counter()
     if kernels is not None:
         linear_mode = "avx512-panels"
     elif linear_mode is None:
@@ -74,11 +81,18 @@ def load_model(
     weights = load_weights(
         source, config, dtype, fingerprint, cache_dir, in_panels=kernels is not None
     )
+    mapped_s = perf_counter()
+    llama = LlamaModel(config, weights, linear_mode, kernels)
+    log.info(
+        "%s (%s, %s) loaded: checkpoint %.2f s, kernels %.2f s, weights %.2f s, model %.2f s",
+        source.name, dtype, linear_mode, read_s - start_s, kernels_s - read_s,
+        mapped_s - kernels_s, perf_counter() - mapped_s,
+    )  # fmt: skip
     is_any_threads = is_row_independent(linear_mode, TORCH_DTYPES[dtype])
     return LoadedModel(
         source=source,
         config=config,
-        model=LlamaModel(config, weights, linear_mode, kernels),
+        model=llama,
         layout=KvLayout(
             config.num_layers, block_tokens, config.num_kv_heads, config.head_dim, dtype
         ),

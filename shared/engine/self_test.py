@@ -48,11 +48,14 @@ class _Result:
 def run_self_test(loaded: LoadedModel, cache_dir: Path) -> list[str]:
     """The equalities that failed; empty when all hold.
 
-    Its answer is remembered on disk for this kv_format, host and thread count.
+    Its answer is remembered on disk for this kv_format, host, thread count and build of the
+    kernels.
     """
     folder = cache_dir / "self-test"
     folder.mkdir(parents=True, exist_ok=True)
-    root = loaded.kv_format.root(f"{platform.node()} {torch.get_num_threads()}")
+    kernels = loaded.model.kernels
+    build = "" if kernels is None else kernels.build
+    root = loaded.kv_format.root(f"{platform.node()} {torch.get_num_threads()} {build}")
     remembered = folder / f"{root.hex()}.json"
     with file_lock(remembered.with_suffix(".lock")):
         if remembered.is_file():
