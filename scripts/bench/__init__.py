@@ -1,1 +1,1 @@
-"""Measurements with bars; each prints JSON."""
+"""Measures against goals: the machine's limits, other engines, the cost of serving."""

@@ -13,7 +13,7 @@ from services.gateway.request_record import RequestRecord
 from services.gateway.text_stream import TextStream
 from shared.messages.bill import FinishedBill
 from shared.messages.common import ErrorCode
-from shared.messages.tokens import FinishReason
+from shared.messages.tokens import FinishReason, TokenLogprobs
 from shared.runtime.clock import monotonic_s
 from shared.runtime.tasks import Tasks
 
@@ -25,6 +25,8 @@ class Piece:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token, when the request asks for them."""
 
 
 class Answer:
@@ -59,7 +61,7 @@ class Answer:
                 raise ApiError.from_info(output.error)
             if isinstance(output, GiveTokens):
                 if not self._text.is_stopped:
-                    yield self._piece(output.tokens)
+                    yield self._piece(output)
                 continue
             rest = self._text.finish()
             reason: FinishReason = "stop" if self._text.is_stopped else output.reason
@@ -71,11 +73,11 @@ class Answer:
         """The client has all it will take; what still runs is cancelled."""
         self._driver.abandon(ErrorCode.CANCELLED, "the client has gone")
 
-    def _piece(self, tokens: tuple[int, ...]) -> Piece:
+    def _piece(self, given: GiveTokens) -> Piece:
         """Text up to a stop string; tokens after it are not the answer's."""
         text = ""
         num_used = 0
-        for token in tokens:
+        for token in given.tokens:
             text += self._text.push(token)
             num_used += 1
             if self._text.is_stopped:
@@ -83,7 +85,7 @@ class Answer:
                 break
         self.num_tokens += num_used
         self.record.note_tokens(num_used, monotonic_s())
-        return Piece(text, tokens[:num_used])
+        return Piece(text, given.tokens[:num_used], logprobs=given.logprobs[:num_used])
 
     def _make_bill(self) -> None:
         bill = self.record.bill(request_id=self.job.request_id, model=self.job.model)

@@ -1,8 +1,17 @@
 """Puts the tokens of an answer in order. Pure; knows nothing of attempts' causes or of time."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from shared.messages.tokens import FinishReason
+from shared.messages.tokens import FinishReason, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """Tokens that can be given now, and their log probabilities where those were sent."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class AnswerTokens:
@@ -11,7 +20,7 @@ class AnswerTokens:
     def __init__(self, max_tokens: int, eos_token_ids: frozenset[int]) -> None:
         self._max_tokens = max_tokens
         self._eos_token_ids = eos_token_ids
-        self._ahead: dict[int, int] = {}
+        self._ahead: dict[int, tuple[int, TokenLogprobs | None]] = {}
         self._end: tuple[int, FinishReason] | None = None
         self.given: list[int] = []
 
@@ -20,17 +29,21 @@ class AnswerTokens:
         self._ahead.clear()
         self._end = None
 
-    def take(self, index: int, tokens: Sequence[int]) -> tuple[int, ...]:
+    def take(
+        self, index: int, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()
+    ) -> NewTokens:
         """The tokens that can be given now that these came; repeats change nothing."""
-        for offset, token in enumerate(tokens):
-            if len(self.given) <= index + offset < self._max_tokens:
-                self._ahead.setdefault(index + offset, token)
-        new: list[int] = []
+        known = logprobs if len(logprobs) == len(tokens) else [None] * len(tokens)
+        for at, sent in enumerate(zip(tokens, known, strict=True), start=index):
+            if len(self.given) <= at < self._max_tokens:
+                self._ahead.setdefault(at, sent)
+        new: list[tuple[int, TokenLogprobs | None]] = []
         while self.natural_end is None and len(self.given) in self._ahead:
-            token = self._ahead.pop(len(self.given))
-            self.given.append(token)
-            new.append(token)
-        return tuple(new)
+            new.append(self._ahead.pop(len(self.given)))
+            self.given.append(new[-1][0])
+        return NewTokens(
+            tuple(token for token, _ in new), tuple(one for _, one in new if one is not None)
+        )
 
     def end_at(self, num_tokens: int, reason: FinishReason) -> None:
         """The sender says that the answer has this many tokens."""

@@ -17,8 +17,10 @@ from services.gateway.request_ids import RequestIds
 from services.gateway.request_life import RequestLife
 from services.gateway.request_record import RequestRecord
 from services.gateway.request_trace import RequestTrace
+from services.gateway.sampling import sampling_of
 from services.gateway.text_stream import TextStream
-from shared.messages.common import CacheMode, ErrorCode, Sampling
+from shared.checkpoint.tokenizer import TextTokenizer
+from shared.messages.common import CacheMode, ErrorCode
 from shared.messages.conductor import ModelInfo
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
@@ -61,6 +63,10 @@ class Generator:
         self._none_in_flight.set()
 
     @property
+    def tokenizer(self) -> TextTokenizer:
+        return self._prompts.tokenizer
+
+    @property
     def num_in_flight(self) -> int:
         return len(self._drivers) + self._num_preparing
 
@@ -85,6 +91,7 @@ class Generator:
         self, body: ChatBody | CompletionBody, options: RequestOptions, received_s: float
     ) -> Answer:
         model = self._model_for(body.model)
+        self._prompts.check_biases(body.biases)
         if isinstance(body, ChatBody):
             prompt = await self._prompts.chat(body, model)
         else:
@@ -170,14 +177,7 @@ class Generator:
             packed_tokens=prompt.packed,
             num_tokens=prompt.num_tokens,
             chain=prompt.chain,
-            sampling=Sampling(
-                max_tokens=prompt.max_tokens,
-                temperature=1.0 if body.temperature is None else body.temperature,
-                top_k=max(0, body.top_k or 0),
-                top_p=1.0 if body.top_p is None else body.top_p,
-                seed=seed,
-                ignore_eos=body.ignore_eos,
-            ),
+            sampling=sampling_of(body, prompt.max_tokens, seed),
             cache=options.cache or body.cache,
             prefill=placement.prefill if placement else None,
             decode=placement.decode if placement else None,

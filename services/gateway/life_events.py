@@ -6,7 +6,7 @@ from typing import Literal
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorInfo, InstanceRef
 from shared.messages.conductor import Placement
-from shared.messages.tokens import FinishReason, TokenChunk
+from shared.messages.tokens import FinishReason, TokenChunk, TokenLogprobs
 
 Stage = Literal["prefill", "decode"]
 
@@ -122,6 +122,8 @@ class GiveTokens:
 
     first_index: int
     tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token, when the request asks for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class OpenAiApi:
             includes_usage=body.includes_usage,
             returns_token_ids=body.return_token_ids,
             shows_bill=shows_bill,
+            tokenizer=self._generator.tokenizer,
         )
         return AnswerResponse(self._generator, answer, builder, is_stream=body.stream)
 

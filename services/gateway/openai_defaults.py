@@ -7,14 +7,9 @@ from typing import Any
 
 _SHARED: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "logit_bias": (None, {}),
 }
 CHAT_DEFAULTS: dict[str, tuple[Any, ...]] = {
     **_SHARED,
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
     "response_format": (None, {"type": "text"}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -37,7 +32,6 @@ COMPLETION_DEFAULTS: dict[str, tuple[Any, ...]] = {
     **_SHARED,
     "best_of": (None, 1),
     "echo": (None, False),
-    "logprobs": (None,),
     "suffix": (None, ""),
 }
 # What libraries add when an assistant's answer is sent back as a message.

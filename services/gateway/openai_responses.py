@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from services.gateway.answer import Answer, Piece
+from services.gateway.openai_logprobs import ChatLogprobs, CompletionLogprobs
 from services.gateway.request_record import bill_for_client
+from shared.checkpoint.tokenizer import TextTokenizer
+from shared.messages.tokens import TokenLogprobs
 
 
 class ResponseFormat(Protocol):
@@ -23,6 +26,8 @@ class ResponseFormat(Protocol):
     def last_choice(self) -> dict[str, Any]: ...
 
     def whole_choice(self, text: str) -> dict[str, Any]: ...
+
+    def logprobs(self, tokenizer: TextTokenizer) -> ChatLogprobs | CompletionLogprobs: ...
 
 
 class ChatFormat:
@@ -42,6 +47,9 @@ class ChatFormat:
     def whole_choice(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
+    def logprobs(self, tokenizer: TextTokenizer) -> ChatLogprobs:
+        return ChatLogprobs(tokenizer)
+
 
 class CompletionFormat:
     id_prefix = "cmpl-"
@@ -60,6 +68,9 @@ class CompletionFormat:
     def whole_choice(self, text: str) -> dict[str, Any]:
         return {"text": text}
 
+    def logprobs(self, tokenizer: TextTokenizer) -> CompletionLogprobs:
+        return CompletionLogprobs(tokenizer)
+
 
 class ResponseBuilder:
     """The objects of one answer; all share id and creation time."""
@@ -73,12 +84,15 @@ class ResponseBuilder:
         includes_usage: bool,
         returns_token_ids: bool,
         shows_bill: bool,
+        tokenizer: TextTokenizer,
     ) -> None:
         self._answer = answer
         self._format = response_format
         self._includes_usage = includes_usage
         self._returns_token_ids = returns_token_ids
         self._shows_bill = shows_bill
+        wants_logprobs = answer.job.sampling.top_logprobs is not None
+        self._logprobs = response_format.logprobs(tokenizer) if wants_logprobs else None
         self._head = {
             "id": response_format.id_prefix + answer.job.request_id,
             "created": int(datetime.now(UTC).timestamp()),
@@ -101,6 +115,7 @@ class ResponseBuilder:
             self._format.whole_choice("".join(piece.text for piece in pieces)),
             finish_reason=pieces[-1].finish_reason,
             token_ids=[token for piece in pieces for token in piece.token_ids],
+            logprobs=[one for piece in pieces for one in piece.logprobs],
         )
         body = {
             **self._head,
@@ -120,9 +135,12 @@ class ResponseBuilder:
     def chunks(self, piece: Piece, *, is_first: bool) -> list[dict[str, Any]]:
         """The chunks of one piece, in order; none when it says nothing."""
         chunks: list[dict[str, Any]] = []
-        if piece.text or (piece.token_ids and self._returns_token_ids):
+        tells_tokens = self._returns_token_ids or self._logprobs is not None
+        if piece.text or (piece.token_ids and tells_tokens):
             choice = self._choice(
-                self._format.delta_choice(piece.text), token_ids=list(piece.token_ids)
+                self._format.delta_choice(piece.text),
+                token_ids=list(piece.token_ids),
+                logprobs=piece.logprobs,
             )
             is_opening = is_first and self._format.first_choice() is None
             chunks.append(self._chunk([choice], self._prompt_ids() if is_opening else {}))
@@ -146,8 +164,12 @@ class ResponseBuilder:
         *,
         finish_reason: str | None = None,
         token_ids: list[int] | None = None,
+        logprobs: Sequence[TokenLogprobs] = (),
     ) -> dict[str, Any]:
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+        written = None
+        if self._logprobs is not None and token_ids and len(logprobs) == len(token_ids):
+            written = self._logprobs.write(token_ids, logprobs)
+        choice = {"index": 0, **content, "logprobs": written, "finish_reason": finish_reason}
         if self._returns_token_ids and token_ids is not None:
             choice["token_ids"] = token_ids
         return choice

@@ -15,6 +15,11 @@ from services.gateway.openai_defaults import (
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1_024
+MAX_BIASES = 1_024
+MAX_TOP_LOGPROBS = 20
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+NumTop = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 Body = TypeVar("Body", bound="GenerationBody")
 
 
@@ -41,6 +46,11 @@ class GenerationBody(_Strict):
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    logit_bias: dict[str, Bias] = {}
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: list[str] = []
     stream: bool = False
@@ -63,6 +73,19 @@ class GenerationBody(_Strict):
             raise ValueError(f"each stop string must have 1 to {MAX_STOP_CHARS} characters")
         return stops
 
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _biases_by_token(cls, value: Any) -> Any:
+        if value is None:
+            return {}
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise ValueError(f"at most {MAX_BIASES} tokens, got {len(value)}")
+        if isinstance(value, dict):
+            for key in value:
+                if not (key.isascii() and key.isdecimal() and len(key) < 10):
+                    raise ValueError(f"{key!r} is not a token id")
+        return value
+
     @field_validator("stream", "return_token_ids", "ignore_eos", mode="before")
     @classmethod
     def _null_is_false(cls, value: Any) -> Any:
@@ -73,6 +96,15 @@ class GenerationBody(_Strict):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options: only allowed when stream is true")
         return self
+
+    @property
+    def num_top_logprobs(self) -> int | None:
+        """None: no log probabilities are wanted."""
+        raise NotImplementedError
+
+    @property
+    def biases(self) -> list[tuple[int, float]]:
+        return sorted((int(token), bias) for token, bias in self.logit_bias.items())
 
     @property
     def includes_usage(self) -> bool:
@@ -110,6 +142,14 @@ class ChatMessage(_Strict):
 class ChatBody(GenerationBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: NumTop | None = None
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: only allowed when logprobs is true")
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
@@ -122,9 +162,14 @@ class ChatBody(GenerationBody):
     def answer_limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 class CompletionBody(GenerationBody):
     prompt: str | list[int]
+    logprobs: NumTop | None = None
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -143,6 +188,10 @@ class CompletionBody(GenerationBody):
     def answer_limit(self) -> int:
         """OpenAI's default for plain completions is 16."""
         return self.max_tokens or 16
+
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 def parse_chat(raw: bytes) -> ChatBody:

@@ -13,6 +13,7 @@ from services.gateway.openai_schema import ChatBody, CompletionBody
 from shared.checkpoint.detokenizer import IncrementalDetokenizer
 from shared.checkpoint.errors import ChatTemplateError
 from shared.checkpoint.text_model import TextModel
+from shared.checkpoint.tokenizer import TextTokenizer
 from shared.kv.block_keys import chain_keys
 from shared.messages.conductor import ModelInfo
 
@@ -50,6 +51,20 @@ class PromptMaker:
         return frozenset(self._model.tokenizer.eos_token_ids) | frozenset(
             self._model.config.eos_token_ids
         )
+
+    def check_biases(self, biases: list[tuple[int, float]]) -> None:
+        """Raises ApiError for a token that the model has not."""
+        vocab_size = self._model.config.vocab_size
+        bad = next((token for token, _ in biases if token >= vocab_size), None)
+        if bad is not None:
+            problem = f"token id {bad} is not between 0 and {vocab_size - 1}"
+            raise bad_request(
+                "logit_bias", f"Invalid 'logit_bias': {problem}", code="invalid_value"
+            )
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self._model.tokenizer
 
     def detokenizer(self) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._model.tokenizer)

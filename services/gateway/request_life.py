@@ -200,9 +200,9 @@ class RequestLife:
             effects.append(PrefillDone(self.attempt))
         self._idle.reset()
         first_index = len(self._tokens.given)
-        new = self._tokens.take(chunk.index, chunk.tokens)
-        if new:
-            effects.append(GiveTokens(first_index, new))
+        new = self._tokens.take(chunk.index, chunk.tokens, chunk.logprobs)
+        if new.tokens:
+            effects.append(GiveTokens(first_index, new.tokens, new.logprobs))
         if chunk.finish_reason is not None:
             self._tokens.end_at(chunk.index + len(chunk.tokens), chunk.finish_reason)
         reason = self._tokens.finished
@@ -211,7 +211,7 @@ class RequestLife:
             return effects + self._finish(reason, needs_cancel=not self._decode_began)
         if not self._tokens.is_waiting_for_lost:
             self._wake_s = None
-        elif new or self._wake_s is None:
+        elif new.tokens or self._wake_s is None:
             self._wake_s = now_s + self._limits.gap_timeout_s
         return effects
 

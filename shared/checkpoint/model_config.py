@@ -11,6 +11,12 @@ from shared.checkpoint.dummy import dummy_preset
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.gguf_file import GgufFile, read_gguf
 from shared.checkpoint.locate import ModelSource
+from shared.checkpoint.rope_scaling import (
+    RopeScaling,
+    rope_parameters,
+    rope_scaling_from_gguf,
+    rope_scaling_from_hf,
+)
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral")
 
@@ -32,6 +38,13 @@ class ModelConfig:
     has_qkv_bias: bool
     has_qk_norm: bool
     eos_token_ids: tuple[int, ...]
+    rope_scaling: RopeScaling | None = None
+    window: int | None = None
+    """Tokens that a sliding layer sees, the own one included."""
+    windowed_layers: frozenset[int] = frozenset()
+
+    def window_of(self, layer: int) -> int | None:
+        return self.window if layer in self.windowed_layers else None
 
     def __post_init__(self) -> None:
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
@@ -75,11 +88,9 @@ def _from_gguf(file: GgufFile) -> ModelConfig:
     architecture = str(file.required("general.architecture"))
     _check_architecture(str(file.path), "general.architecture", architecture)
     get = file.metadata.get
-    for key in (f"{architecture}.rope.scaling.type", f"{architecture}.expert_count"):
-        if get(key) not in (None, "none", 0):
+    for key in (f"{architecture}.expert_count", f"{architecture}.attention.sliding_window"):
+        if get(key) not in (None, 0):
             raise CheckpointError(f"{file.path}: {key} = {get(key)!r} is not supported")
-    if "rope_freqs.weight" in file.tensors:
-        raise CheckpointError(f"{file.path}: rope_freqs.weight (scaled RoPE) is not supported")
     num_heads = int(file.required(f"{architecture}.attention.head_count"))
     hidden_size = int(file.required(f"{architecture}.embedding_length"))
     embeddings = file.tensors.get("token_embd.weight")
@@ -101,6 +112,7 @@ def _from_gguf(file: GgufFile) -> ModelConfig:
         has_qkv_bias="blk.0.attn_q.bias" in file.tensors,
         has_qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
         eos_token_ids=(int(file.required("tokenizer.ggml.eos_token_id")),),
+        rope_scaling=rope_scaling_from_gguf(file, architecture),
     )
 
 
@@ -116,22 +128,29 @@ def _from_hf(folder: Path) -> ModelConfig:
             raise CheckpointError(f"{where}: {key} is not supported")
     num_heads = int(_required(config, "num_attention_heads", where))
     hidden_size = int(_required(config, "hidden_size", where))
+    num_layers = int(_required(config, "num_hidden_layers", where))
+    window, windowed_layers = _window(config, num_layers, where)
     return ModelConfig(
         architecture=architecture,
-        num_layers=int(_required(config, "num_hidden_layers", where)),
+        num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=int(_required(config, "intermediate_size", where)),
         num_heads=num_heads,
         num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
         head_dim=int(config.get("head_dim") or hidden_size // num_heads),
         vocab_size=int(_required(config, "vocab_size", where)),
-        max_positions=_max_positions(config, where),
-        rope_theta=_rope_theta(config, where),
+        max_positions=int(_required(config, "max_position_embeddings", where)),
+        rope_theta=float(
+            rope_parameters(config).get("rope_theta") or config.get("rope_theta") or 10000.0
+        ),
         rms_eps=float(_required(config, "rms_norm_eps", where)),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         has_qkv_bias=architecture == "qwen2",
         has_qk_norm=architecture == "qwen3",
         eos_token_ids=_hf_eos_token_ids(folder, config),
+        rope_scaling=rope_scaling_from_hf(config, where),
+        window=window,
+        windowed_layers=windowed_layers,
     )
 
 
@@ -158,21 +177,29 @@ def _required(config: Mapping[str, Any], key: str, where: str) -> Any:
     return config[key]
 
 
-def _max_positions(config: Mapping[str, Any], where: str) -> int:
-    """A sliding window is exact up to its size, so the context ends there."""
-    positions = int(_required(config, "max_position_embeddings", where))
-    if config.get("use_sliding_window", config.get("model_type") == "mistral"):
-        positions = min(positions, int(config.get("sliding_window") or positions))
-    return positions
-
-
-def _rope_theta(config: Mapping[str, Any], where: str) -> float:
-    """`rope_parameters` is the newer form, `rope_theta` with `rope_scaling` the older one."""
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind != "default":
-        raise CheckpointError(f"{where}: rope_type = {kind!r} is not supported, only 'default'")
-    return float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
+def _window(
+    config: Mapping[str, Any], num_layers: int, where: str
+) -> tuple[int | None, frozenset[int]]:
+    """The sliding window and the layers that have it; None where all see the whole context."""
+    if not config.get("use_sliding_window", config.get("model_type") == "mistral"):
+        return None, frozenset()
+    window = config.get("sliding_window")
+    if window is None:
+        return None, frozenset()
+    if not isinstance(window, int) or window < 1:
+        raise CheckpointError(f"{where}: sliding_window = {window!r} is not a number of tokens")
+    kinds = config.get("layer_types")
+    if kinds is None:
+        # The first layers see everything; Mistral has no such layers.
+        first = int(config.get("max_window_layers", 28)) if "qwen" in config["model_type"] else 0
+        return window, frozenset(range(first, num_layers))
+    unknown = set(kinds) - {"sliding_attention", "full_attention"}
+    if unknown or len(kinds) != num_layers:
+        raise CheckpointError(
+            f"{where}: layer_types has {len(kinds)} entries of {', '.join(sorted(set(kinds)))} for "
+            f"{num_layers} layers; only sliding_attention and full_attention are supported"
+        )
+    return window, frozenset(at for at, kind in enumerate(kinds) if kind == "sliding_attention")
 
 
 def _hf_eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -77,6 +77,23 @@ class TextTokenizer:
         token: str | None = self._tokenizer.id_to_token(token_id)
         return token
 
+    def alone(self, token_id: int) -> bytes:
+        """The text of one token by itself, a special one's name too; not always whole UTF-8."""
+        token = self.token(token_id)
+        if token is None:
+            return b""
+        if token_id in self._special_ids:
+            return token.encode("utf-8")
+        if self.is_byte_level:
+            return token_bytes(token)
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes([int(token[3:5], 16)])  # a byte of a character without a token
+        return token.replace("\u2581", " ").encode("utf-8")
+
+    def shown_alone(self, token_id: int) -> bytes:
+        """What a token adds to the text by itself; nothing for a special one."""
+        return b"" if token_id in self._special_ids else self.alone(token_id)
+
     def shown_bytes(self, token_id: int) -> bytes:
         """What a byte-level token adds to the text; nothing for a special or unknown one."""
         token = self.token(token_id)

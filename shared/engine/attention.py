@@ -1,55 +1,50 @@
-"""Attention over contiguous K and V of one sequence. Grouped query heads share a K/V head."""
+"""What prefill and decode need of attention, and who gives it: our kernels or torch's."""
+
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
-# With fewer rows the kernel splits the keys among its threads: other bits for each number of them.
-_MIN_QUERIES = 4
-
-
-class CausalMask:
-    """Additive masks for a run of queries at the end of a context, as views of one triangle."""
-
-    def __init__(self, max_queries: int, max_keys: int, dtype: torch.dtype) -> None:
-        self._split = max_keys
-        self._mask = torch.zeros(max_queries, max_keys + max_queries, dtype=dtype)
-        triangle = torch.full((max_queries, max_queries), float("-inf"), dtype=dtype)
-        self._mask[:, max_keys:] = triangle.triu(diagonal=1)
-
-    def at(self, num_queries: int, num_past: int, num_keys: int) -> torch.Tensor:
-        """Query i sees keys 0 ... num_past + i."""
-        first = self._split - num_past
-        return self._mask[:num_queries, first : first + num_keys]
+from shared.engine.attention_packed import PackedDecodeAttention, PackedPromptAttention
+from shared.engine.attention_plain import PlainDecodeAttention, PlainPromptAttention
+from shared.engine.kv_layout import KvLayout
+from shared.engine.model import LlamaModel
 
 
-def attend_causal(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    """query [rows, heads, dim], keys and values [tokens, kv_heads, dim] -> [rows, heads * dim]."""
-    num_padding = max(0, _MIN_QUERIES - len(query))
-    if num_padding:
-        mask = torch.cat((mask, mask[-1:].expand(num_padding, -1)))
-    attended = F.scaled_dot_product_attention(
-        F.pad(query, (0, 0, 0, 0, 0, num_padding)).transpose(0, 1).unsqueeze(0),
-        keys.transpose(0, 1).unsqueeze(0),
-        values.transpose(0, 1).unsqueeze(0),
-        attn_mask=mask,
-        enable_gqa=True,
-    )
-    return attended.squeeze(0).transpose(0, 1)[: len(query)].reshape(len(query), -1)
+class PromptAttention(Protocol):
+    """K and V of one layer of one prompt at a time."""
+
+    def write(self, keys: torch.Tensor, values: torch.Tensor, first: int) -> None:
+        """[tokens, kv_heads, dim], to positions `first`..."""
+
+    def attend(self, query: torch.Tensor, start: int, end: int, layer: int) -> torch.Tensor:
+        """Queries [rows, heads, dim] at `start`... -> [rows, heads * dim]; `end` keys are there."""
 
 
-def attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One query [heads, dim] over all keys -> [heads * dim].
+class DecodeAttention(Protocol):
+    """Caches of whole sequences, all layers, which only this object reads and writes."""
 
-    The heads that share a K/V head become the rows of one product: K and V are not repeated.
-    """
-    num_kv_heads = keys.shape[1]
-    grouped = query.reshape(1, num_kv_heads, -1, query.shape[-1])
-    num_rows = grouped.shape[2]
-    attended = F.scaled_dot_product_attention(
-        F.pad(grouped, (0, 0, 0, max(0, _MIN_QUERIES - num_rows))),
-        keys.transpose(0, 1).unsqueeze(0),
-        values.transpose(0, 1).unsqueeze(0),
-    )
-    return attended[:, :, :num_rows].reshape(-1)
+    def new_cache(self, num_tokens: int) -> torch.Tensor: ...
+
+    def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
+        """A block's leading tokens [layer, 2, tokens, kv_heads, dim] to positions `start`..."""
+
+    def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
+        """The sequences of the step that follows, and where their tokens are."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Appends K and V, then attends; rows beyond the sequences are padding."""
+
+
+def prompt_attention(model: LlamaModel, layout: KvLayout, max_rows: int) -> PromptAttention:
+    if model.kernels is not None:
+        return PackedPromptAttention(model.kernels, model.config, layout)
+    return PlainPromptAttention(model.config, layout, max_rows)
+
+
+def decode_attention(model: LlamaModel, layout: KvLayout) -> DecodeAttention:
+    if model.kernels is not None:
+        return PackedDecodeAttention(model.kernels, model.config, layout)
+    return PlainDecodeAttention(model.config, layout)

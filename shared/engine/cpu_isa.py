@@ -14,12 +14,12 @@ _FLAGS = (
 
 def cpu_isa() -> str:
     """For example `x86_64 AVX512 amx_bf16+avx512_bf16`."""
-    present = _cpu_flags()
+    present = cpu_flags()
     flags = "+".join(sorted(flag for flag in _FLAGS if flag in present))
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}".strip()
 
 
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     if not _CPUINFO.is_file():
         return frozenset()
     for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():

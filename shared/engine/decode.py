@@ -1,6 +1,6 @@
 """Decodes a continuous batch from its own device cache. Never reads the pool while it steps.
 
-A sequence's K and V lie contiguous, token by token, and attention runs per sequence: with
+A sequence's K and V lie contiguous in its cache and attention looks at one sequence at a time: with
 linears that are independent of the number of rows, no sequence's bits depend on its company.
 """
 
@@ -9,21 +9,18 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.engine.attention import attend_one
+from shared.engine.attention import decode_attention
 from shared.engine.errors import EngineError
 from shared.engine.kv_layout import KvLayout
 from shared.engine.linear import decode_rows
-from shared.engine.model import DecoderLayer, LlamaModel
+from shared.engine.model import LlamaModel
 
 
 @dataclass(slots=True)
 class _Sequence:
-    cache: torch.Tensor  # [layer, 2, token, kv_head, head_dim]
+    cache: torch.Tensor  # as decode_attention() made it
+    capacity: int
     num_filled: int = 0  # leading positions whose K and V are there
-
-    @property
-    def capacity(self) -> int:
-        return self.cache.shape[2]
 
 
 class DecodeEngine:
@@ -33,6 +30,7 @@ class DecodeEngine:
         self._model = model
         self._layout = layout
         self._sequences: dict[str, _Sequence] = {}
+        self._attention = decode_attention(model, layout)
         self._rows = decode_rows(model.linear_mode, model.dtype)
         self.capacity_tokens = capacity_tokens
         self.used_tokens = 0
@@ -54,9 +52,8 @@ class DecodeEngine:
                 f"{seq_id}: {num_tokens_capacity} tokens do not fit, "
                 f"{self.capacity_tokens - self.used_tokens} are free"
             )
-        layout = self._layout
-        shape = (layout.num_layers, 2, num_tokens_capacity, layout.num_kv_heads, layout.head_dim)
-        self._sequences[seq_id] = _Sequence(torch.empty(shape, dtype=layout.torch_dtype))
+        cache = self._attention.new_cache(num_tokens_capacity)
+        self._sequences[seq_id] = _Sequence(cache, num_tokens_capacity)
         self.used_tokens += num_tokens_capacity
 
     @torch.inference_mode()
@@ -76,7 +73,7 @@ class DecodeEngine:
                 f"{seq_id}: block at position {start}, but only {sequence.num_filled} tokens "
                 "before it are loaded"
             )
-        sequence.cache[:, :, start:end] = pool[slot, :, :, :num_tokens]
+        self._attention.load(sequence.cache, pool[slot, :, :, :num_tokens], start)
         sequence.num_filled = max(sequence.num_filled, end)
 
     @torch.inference_mode()
@@ -110,32 +107,15 @@ class DecodeEngine:
         cos, sin = self._model.rotary(positions)
         hidden = self._model.embed(torch.tensor([token for _, token, _ in padded]))
         sequences = [(self._sequence(seq_id), position) for seq_id, _, position in batch]
+        self._attention.begin(
+            [sequence.cache for sequence, _ in sequences], [at for _, at in sequences]
+        )
         for index, layer in enumerate(self._model.layers):
-            attended = self._attend(index, layer, hidden, cos, sin, sequences)
+            attended = self._attention.attend(index, *layer.project(hidden, cos, sin))
             hidden = layer.finish(hidden, attended)
         for sequence, position in sequences:
             sequence.num_filled = position + 1
         return self._model.logits(hidden)[: len(batch)]
-
-    def _attend(
-        self,
-        index: int,
-        layer: DecoderLayer,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        sequences: Sequence[tuple[_Sequence, int]],
-    ) -> torch.Tensor:
-        query, key, value = layer.project(hidden, cos, sin)
-        key_value = torch.stack((key, value), dim=1)
-        attended = query.new_zeros(len(query), query.shape[1] * query.shape[2])
-        for row, (sequence, position) in enumerate(sequences):
-            cache = sequence.cache[index]
-            cache[:, position] = key_value[row]
-            attended[row] = attend_one(
-                query[row], cache[0, : position + 1], cache[1, : position + 1]
-            )
-        return attended
 
     def _check(self, seq_id: str, token: int, position: int) -> None:
         sequence = self._sequence(seq_id)

@@ -1,20 +1,22 @@
 """Matrix multiplication whose bits do not depend on the number of rows, where the machine can.
 
-oneDNN's prepacked kernels give each row the same bits for every count of rows from two on, and
-for every number of threads; the plain ones do not promise it.
+Our kernels promise it for every count of rows and of threads. Of torch's, oneDNN's prepacked ones
+keep it in float32 from two rows on; the plain ones do not promise it.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 
-LinearMode = Literal["onednn-prepacked", "plain"]
+from shared.engine.kernels import Kernels
+
+LinearMode = Literal["avx512-panels", "onednn-prepacked", "plain"]
 
 
 def best_linear_mode() -> LinearMode:
-    """Private operators, so their absence is expected in another torch."""
+    """Of torch's. Private operators, so their absence is expected in another torch."""
     operators = torch.ops.mkldnn
     has_operators = hasattr(operators, "_reorder_linear_weight") and hasattr(
         operators, "_linear_pointwise"
@@ -22,8 +24,31 @@ def best_linear_mode() -> LinearMode:
     return "onednn-prepacked" if has_operators and torch.backends.mkldnn.enabled else "plain"
 
 
+class AnyLinear(Protocol):
+    def __call__(
+        self, rows: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
+
+
+class PanelLinear:
+    """y = x W^T + b (+ residual) by our kernels, over the shared memory of the panels."""
+
+    __slots__ = ("_bias", "_kernels", "_num_outputs", "_panels")
+
+    def __init__(
+        self, kernels: Kernels, panels: torch.Tensor, num_outputs: int, bias: torch.Tensor | None
+    ) -> None:
+        self._kernels = kernels
+        self._panels = panels
+        self._num_outputs = num_outputs
+        self._bias = bias
+
+    def __call__(self, rows: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        return self._kernels.linear(rows, self._panels, self._num_outputs, self._bias, residual)
+
+
 class Linear:
-    """y = x W^T + b. Holds a private prepacked copy, or the plain weight as it was given."""
+    """y = x W^T + b (+ residual) by torch. Holds a private prepacked copy, or the plain weight."""
 
     __slots__ = ("_bias", "_is_prepacked", "_weight")
 
@@ -36,7 +61,11 @@ class Linear:
             torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._is_prepacked else weight
         )
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, rows: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        result = self._product(rows)
+        return result if residual is None else residual + result
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
         if not self._is_prepacked:
             return F.linear(rows, self._weight, self._bias)
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -55,10 +84,14 @@ class DecodeRows:
 
 def is_row_independent(linear_mode: LinearMode, dtype: torch.dtype) -> bool:
     """Whether a row has the same bits among any two or more rows and on any number of threads."""
+    if linear_mode == "avx512-panels":
+        return True
     return linear_mode == "onednn-prepacked" and dtype == torch.float32
 
 
 def decode_rows(linear_mode: LinearMode, dtype: torch.dtype) -> DecodeRows:
+    if linear_mode == "avx512-panels":
+        return DecodeRows(minimum=1, group=None)
     if is_row_independent(linear_mode, dtype):
         return DecodeRows(minimum=2, group=None)
     # The kernel is chosen by the number of rows, so there is only one number. In bfloat16 the

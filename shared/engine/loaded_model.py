@@ -1,7 +1,9 @@
 """Loads a model and says what its KV depends on."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Literal
 
 import torch
@@ -10,8 +12,9 @@ from shared.checkpoint.fingerprint import weights_fingerprint
 from shared.checkpoint.locate import ModelSource, locate
 from shared.checkpoint.model_config import ModelConfig, load_model_config
 from shared.checkpoint.tokenizer import tokenizer_fingerprint
-from shared.engine.cpu_isa import cpu_isa
+from shared.engine.cpu_isa import cpu_flags, cpu_isa
 from shared.engine.errors import EngineError
+from shared.engine.kernels import Kernels, load_kernels
 from shared.engine.kv_layout import (
     GRID_TOKENS,
     LAYOUT_VERSION,
@@ -19,14 +22,16 @@ from shared.engine.kv_layout import (
     DtypeName,
     KvLayout,
 )
-from shared.engine.linear import best_linear_mode, is_row_independent
+from shared.engine.linear import LinearMode, best_linear_mode, is_row_independent
 from shared.engine.model import LlamaModel
 from shared.engine.weights import load_weights
 from shared.kv.kv_format import KvFormat
 
 Mode = Literal["exact", "fast"]
 # Raised when the engine's arithmetic changes the bits of KV.
-ENGINE_REVISION = 2
+ENGINE_REVISION = 3
+
+log = logging.getLogger("moonpool.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,10 @@ def load_model(
     cache_dir: Path,
     threads: int = 1,
     block_tokens: int | None = None,
+    linear_mode: LinearMode | None = None,
 ) -> LoadedModel:
-    """Sets the thread count of the whole process. `block_tokens` defaults to the grid."""
+    """Sets the thread count of the whole process. `block_tokens` defaults to the grid and
+    `linear_mode` to the best one here."""
     if dtype not in TORCH_DTYPES:
         raise EngineError(f"dtype: {dtype!r} is not one of {', '.join(TORCH_DTYPES)}")
     if threads < 1:
@@ -60,16 +67,32 @@ def load_model(
             f"block_tokens: {block_tokens} does not divide the grid of {grid_tokens} tokens"
         )
     torch.set_num_threads(threads)
+    start_s = perf_counter()
     source = locate(model)
     config = load_model_config(source)
     fingerprint = weights_fingerprint(source, cache_dir)
-    weights = load_weights(source, config, dtype, fingerprint, cache_dir)
-    linear_mode = best_linear_mode()
+    read_s = perf_counter()
+    kernels = _kernels(config, dtype, cache_dir, linear_mode)
+    kernels_s = perf_counter()
+    if kernels is not None:
+        linear_mode = "avx512-panels"
+    elif linear_mode is None:
+        linear_mode = best_linear_mode()
+    weights = load_weights(
+        source, config, dtype, fingerprint, cache_dir, in_panels=kernels is not None
+    )
+    mapped_s = perf_counter()
+    llama = LlamaModel(config, weights, linear_mode, kernels)
+    log.info(
+        "%s (%s, %s) loaded: checkpoint %.2f s, kernels %.2f s, weights %.2f s, model %.2f s",
+        source.name, dtype, linear_mode, read_s - start_s, kernels_s - read_s,
+        mapped_s - kernels_s, perf_counter() - mapped_s,
+    )  # fmt: skip
     is_any_threads = is_row_independent(linear_mode, TORCH_DTYPES[dtype])
     return LoadedModel(
         source=source,
         config=config,
-        model=LlamaModel(config, weights, linear_mode),
+        model=llama,
         layout=KvLayout(
             config.num_layers, block_tokens, config.num_kv_heads, config.head_dim, dtype
         ),
@@ -90,3 +113,20 @@ def load_model(
             threads=None if is_any_threads else threads,
         ),
     )
+
+
+def _kernels(
+    config: ModelConfig, dtype: DtypeName, cache_dir: Path, linear_mode: LinearMode | None
+) -> Kernels | None:
+    """Ours where they were asked for, or nothing was and they are the best."""
+    if linear_mode not in (None, "avx512-panels"):
+        return None
+    if linear_mode is None and dtype == "bfloat16" and "amx_bf16" in cpu_flags():
+        return None  # torch has kernels for these matrix units, we do not
+    kernels = load_kernels(config, TORCH_DTYPES[dtype], cache_dir)
+    if kernels is None and linear_mode is not None:
+        raise EngineError(
+            "linear_mode: 'avx512-panels' needs gcc, a CPU with AVX-512 and a model with heads of "
+            "a multiple of 16 values"
+        )
+    return kernels

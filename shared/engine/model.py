@@ -11,8 +11,15 @@ import torch
 import torch.nn.functional as F
 
 from shared.checkpoint.model_config import ModelConfig
-from shared.engine.linear import Linear, LinearMode
-from shared.engine.model_weights import EMBEDDINGS, FINAL_NORM, LM_HEAD, layer_tensor
+from shared.engine.kernels import Kernels
+from shared.engine.linear import AnyLinear, Linear, LinearMode, PanelLinear
+from shared.engine.model_weights import (
+    EMBEDDINGS,
+    FINAL_NORM,
+    LM_HEAD,
+    layer_shapes,
+    layer_tensor,
+)
 from shared.engine.rotary import RotaryTable
 from shared.engine.weights_file import MappedWeights
 
@@ -27,16 +34,24 @@ class DecoderLayer:
     """One layer's weights and all of its arithmetic but attention."""
 
     def __init__(
-        self, config: ModelConfig, weights: MappedWeights, layer: int, linear_mode: LinearMode
+        self,
+        config: ModelConfig,
+        weights: MappedWeights,
+        layer: int,
+        linear_mode: LinearMode,
+        kernels: Kernels | None,
     ) -> None:
         def tensor(part: str) -> torch.Tensor:
             # Small tensors are copied, so that the mapping's pages can be given back.
             return weights.tensor(layer_tensor(layer, part)).clone()
 
-        def linear(part: str, bias: torch.Tensor | None = None) -> Linear:
-            return Linear(weights.tensor(layer_tensor(layer, part)), bias, linear_mode)
+        def linear(part: str, bias: torch.Tensor | None = None) -> AnyLinear:
+            weight = weights.tensor(layer_tensor(layer, part))
+            return _linear(weight, shapes[part][0], bias, linear_mode, kernels)
 
+        shapes = layer_shapes(config)
         self._config = config
+        self._kernels = kernels
         self._input_norm = tensor("input_norm")
         self._mlp_norm = tensor("mlp_norm")
         self._query_norm = tensor("query_norm") if config.has_qk_norm else None
@@ -48,39 +63,57 @@ class DecoderLayer:
 
     def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Projection:
         config = self._config
-        rows = self._qkv(_rms_norm(hidden, self._input_norm, config.rms_eps))
+        rows = self._qkv(self._norm(hidden, self._input_norm))
         heads = rows.view(len(rows), -1, config.head_dim)
         sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         query, key, value = torch.split(heads, sizes, dim=1)
         if self._query_norm is not None and self._key_norm is not None:
-            query = _rms_norm(query, self._query_norm, config.rms_eps)
-            key = _rms_norm(key, self._key_norm, config.rms_eps)
-        return Projection(_rotated(query, cos, sin), _rotated(key, cos, sin), value)
+            query = self._norm(query, self._query_norm)
+            key = self._norm(key, self._key_norm)
+            heads = torch.cat((query, key, value), dim=1)
+            query, key, value = torch.split(heads, sizes, dim=1)
+        if self._kernels is None:
+            return Projection(_rotated(query, cos, sin), _rotated(key, cos, sin), value)
+        self._kernels.rotate(heads, cos, sin, config.num_heads + config.num_kv_heads)
+        return Projection(query, key, value)
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """The rest of the layer, from attention's output [rows, heads * head_dim]."""
-        hidden = hidden + self._attention_out(attended)
-        gate, up = self._gate_up(_rms_norm(hidden, self._mlp_norm, self._config.rms_eps)).chunk(
-            2, dim=-1
-        )
-        return hidden + self._down(F.silu(gate) * up)
+        hidden = self._attention_out(attended, hidden)
+        gate_up = self._gate_up(self._norm(hidden, self._mlp_norm))
+        if self._kernels is not None:
+            return self._down(self._kernels.silu_up(gate_up), hidden)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self._down(F.silu(gate) * up, hidden)
+
+    def _norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _rms_norm(rows, weight, self._config.rms_eps, self._kernels)
 
 
 class LlamaModel:
+    """`weights` hold their matrices in panels exactly when there are `kernels`."""
+
     def __init__(
-        self, config: ModelConfig, weights: MappedWeights, linear_mode: LinearMode
+        self,
+        config: ModelConfig,
+        weights: MappedWeights,
+        linear_mode: LinearMode,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.linear_mode = linear_mode
+        self.kernels = kernels
         # Stays mapped: only the rows of tokens in use become resident.
         self._embeddings = weights.tensor(EMBEDDINGS)
         self.dtype = self._embeddings.dtype
         self.layers = [
-            DecoderLayer(config, weights, layer, linear_mode) for layer in range(config.num_layers)
+            DecoderLayer(config, weights, layer, linear_mode, kernels)
+            for layer in range(config.num_layers)
         ]
         self._final_norm = weights.tensor(FINAL_NORM).clone()
-        head = EMBEDDINGS if config.tied_embeddings else LM_HEAD
-        self._lm_head = Linear(weights.tensor(head), None, linear_mode)
+        is_shared = config.tied_embeddings and kernels is None
+        head = weights.tensor(EMBEDDINGS if is_shared else LM_HEAD)
+        self._lm_head = _linear(head, config.vocab_size, None, linear_mode, kernels)
         self._rotary = RotaryTable(config, self.dtype)
         if linear_mode == "onednn-prepacked":
             weights.forget_pages()
@@ -100,11 +133,27 @@ class LlamaModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 logits [rows, vocab]; give it two rows at least (see linear)."""
-        normed = _rms_norm(hidden, self._final_norm, self.config.rms_eps)
+        normed = _rms_norm(hidden, self._final_norm, self.config.rms_eps, self.kernels)
         return self._lm_head(normed).float()
 
 
-def _rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def _linear(
+    weight: torch.Tensor,
+    num_outputs: int,
+    bias: torch.Tensor | None,
+    linear_mode: LinearMode,
+    kernels: Kernels | None,
+) -> AnyLinear:
+    if kernels is None:
+        return Linear(weight, bias, linear_mode)
+    return PanelLinear(kernels, weight, num_outputs, bias)
+
+
+def _rms_norm(
+    rows: torch.Tensor, weight: torch.Tensor, eps: float, kernels: Kernels | None
+) -> torch.Tensor:
+    if kernels is not None:
+        return kernels.rms_norm(rows, weight, eps)
     return F.rms_norm(rows, (rows.shape[-1],), weight, eps)
 
 

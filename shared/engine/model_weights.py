@@ -6,6 +6,7 @@ import torch
 
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.model_config import ModelConfig
+from shared.engine.panels import panel_shape
 from shared.engine.weights_file import TensorSpec
 
 EMBEDDINGS = "embeddings"
@@ -47,6 +48,21 @@ def model_specs(config: ModelConfig, dtype: torch.dtype) -> Iterator[TensorSpec]
     yield TensorSpec(FINAL_NORM, (config.hidden_size,), dtype)
     if not config.tied_embeddings:
         yield TensorSpec(LM_HEAD, vocabulary, dtype)
+
+
+def panel_specs(config: ModelConfig, specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """The same model with its matrices in panels; a tied head is stored beside the embeddings."""
+    panels = [
+        TensorSpec(spec.name, panel_shape(*spec.shape, spec.dtype), spec.dtype)
+        if len(spec.shape) == 2 and spec.name != EMBEDDINGS
+        else spec
+        for spec in specs
+    ]
+    if config.tied_embeddings:
+        dtype = panels[0].dtype
+        shape = panel_shape(config.vocab_size, config.hidden_size, dtype)
+        panels.append(TensorSpec(LM_HEAD, shape, dtype))
+    return panels
 
 
 def check_all_used(

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.engine.attention import CausalMask, attend_causal
+from shared.engine.attention import prompt_attention
 from shared.engine.errors import Cancelled, EngineError
 from shared.engine.kv_layout import GRID_TOKENS, KvLayout
 from shared.engine.model import LlamaModel
 
-# A single row takes another kernel, with other bits; two or more agree.
+# Of torch's kernels a single row takes another one, with other bits; two or more agree.
 _MIN_ROWS = 2
 
 
@@ -42,12 +42,8 @@ class PrefillEngine:
         self._model = model
         self._pool = pool
         self._layout = layout
-        max_positions = model.config.max_positions
-        # Lazily resident: only what the longest prompt so far has touched.
-        self._scratch = torch.empty(
-            (2, max_positions, layout.num_kv_heads, layout.head_dim), dtype=layout.torch_dtype
-        )
-        self._mask = CausalMask(max(self.grid_tokens, _MIN_ROWS), max_positions, model.dtype)
+        self._attention = prompt_attention(model, layout, max(self.grid_tokens, _MIN_ROWS))
+        self._min_rows = 1 if model.linear_mode == "avx512-panels" else _MIN_ROWS
 
     @torch.inference_mode()
     def prefill_chunk(
@@ -69,7 +65,7 @@ class PrefillEngine:
         """
         self._check(tokens, start, prefix_slots, chunk_slots)
         num_tokens = len(tokens)
-        num_rows = max(num_tokens, _MIN_ROWS)
+        num_rows = max(num_tokens, self._min_rows)
         rows = torch.from_numpy(tokens.astype(np.int64))
         positions = torch.arange(start, start + num_tokens)
         if num_rows > num_tokens:
@@ -77,36 +73,39 @@ class PrefillEngine:
         cos, sin = self._model.rotary(positions)
         hidden = self._model.embed(rows)
         end = start + num_tokens
-        mask = self._mask.at(num_rows, start, end)
         last = len(self._model.layers) - 1
         for index, layer in enumerate(self._model.layers):
             if is_cancelled():
                 raise Cancelled
             query, key, value = layer.project(hidden, cos, sin)
-            self._scratch[0, start:end] = key[:num_tokens]
-            self._scratch[1, start:end] = value[:num_tokens]
-            self._write_chunk(index, start, end, chunk_slots)
+            key, value = key[:num_tokens], value[:num_tokens]
+            self._write_chunk(index, key, value, chunk_slots)
             if on_layer is not None:
                 on_layer(index)
             if index == last and not want_logits:
                 return None  # nobody needs more of the last layer than its K and V
-            self._gather_prefix(index, prefix_slots)
-            attended = attend_causal(query, self._scratch[0, :end], self._scratch[1, :end], mask)
+            self._read_prefix(index, prefix_slots)
+            self._attention.write(key, value, start)
+            attended = self._attention.attend(query, start, end, index)
             hidden = layer.finish(hidden, attended)
-        return self._model.logits(hidden[num_tokens - 1].expand(_MIN_ROWS, -1))[0]
+        return self._model.logits(hidden[num_tokens - 1].expand(self._min_rows, -1))[0]
 
-    def _write_chunk(self, layer: int, start: int, end: int, slots: Sequence[int]) -> None:
+    def _write_chunk(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: Sequence[int]
+    ) -> None:
         block_tokens = self._layout.block_tokens
         for offset, slot in enumerate(slots):
-            first = start + offset * block_tokens
-            count = min(block_tokens, end - first)
-            self._pool[slot, layer, :, :count] = self._scratch[:, first : first + count]
+            own = slice(offset * block_tokens, (offset + 1) * block_tokens)
+            keys, values = key[own], value[own]
+            block = self._pool[slot, layer]
+            block[0, : len(keys)] = keys
+            block[1, : len(keys)] = values
 
-    def _gather_prefix(self, layer: int, slots: Sequence[int]) -> None:
+    def _read_prefix(self, layer: int, slots: Sequence[int]) -> None:
         block_tokens = self._layout.block_tokens
         for offset, slot in enumerate(slots):
-            first = offset * block_tokens
-            self._scratch[:, first : first + block_tokens] = self._pool[slot, layer]
+            keys, values = self._pool[slot, layer]
+            self._attention.write(keys, values, offset * block_tokens)
 
     def _check(
         self,

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import torch
 
 from shared.engine.decode import DecodeEngine
+from shared.engine.file_lock import file_lock
+from shared.engine.kernel_check import agrees_with_torch
 from shared.engine.kv_layout import KvLayout
 from shared.engine.linear import is_row_independent
 from shared.engine.loaded_model import LoadedModel
 from shared.engine.model import LlamaModel
 from shared.engine.prefill import PrefillEngine
-from shared.engine.weights import file_lock
 
 _NUM_LAYERS = 2
 _SEED = 20
@@ -32,6 +33,7 @@ _REPEAT = "the same chunk computed again has the same KV"
 _HIT = "a hit gives the KV and logits of a cold run"
 _ONE_TOKEN = "a hit with a tail of one token gives the KV and logits of a cold run"
 _BATCH = "a decoded row does not depend on the other rows of its batch"
+_TORCH = "our kernels give what torch gives, up to rounding"
 _THREADS = "KV and logits do not depend on the number of threads"
 
 
@@ -47,11 +49,14 @@ class _Result:
 def run_self_test(loaded: LoadedModel, cache_dir: Path) -> list[str]:
     """The equalities that failed; empty when all hold.
 
-    Its answer is remembered on disk for this kv_format, host and thread count.
+    Its answer is remembered on disk for this kv_format, host, thread count and build of the
+    kernels.
     """
     folder = cache_dir / "self-test"
     folder.mkdir(parents=True, exist_ok=True)
-    root = loaded.kv_format.root(f"{platform.node()} {torch.get_num_threads()}")
+    kernels = loaded.model.kernels
+    build = "" if kernels is None else kernels.build
+    root = loaded.kv_format.root(f"{platform.node()} {torch.get_num_threads()} {build}")
     remembered = folder / f"{root.hex()}.json"
     with file_lock(remembered.with_suffix(".lock")):
         if remembered.is_file():
@@ -82,6 +87,9 @@ def check_equalities(loaded: LoadedModel) -> list[str]:
         )
         if not holds
     ]
+    kernels = loaded.model.kernels
+    if kernels is not None and not agrees_with_torch(kernels, loaded.config, loaded.model.dtype):
+        failed.append(_TORCH)
     if is_row_independent(loaded.model.linear_mode, loaded.model.dtype):
         short = prompt[: grid + _SHORT_TAIL_TOKENS]
         short_cold, decoded = bench.prefill(short, first_slot=0), bench.decoded()

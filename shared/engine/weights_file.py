@@ -84,10 +84,25 @@ class MappedWeights:
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
+def checked(
+    specs: Iterable[TensorSpec], tensors: Iterator[tuple[str, torch.Tensor]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same tensors; raises at the first that is not what `specs` say."""
+    for spec in specs:
+        got_name, tensor = next(tensors)
+        if got_name != spec.name or tensor.shape != spec.shape:
+            raise CheckpointError(
+                f"{spec.name}: expected shape {list(spec.shape)}, the checkpoint has {got_name} "
+                f"with {list(tensor.shape)}"
+            )
+        yield got_name, tensor
+
+
 def write_weights(
     path: Path, specs: Iterable[TensorSpec], tensors: Iterator[tuple[str, torch.Tensor]]
 ) -> None:
     """Writes the tensors in the order of `specs`, holding one of them at a time."""
+    specs = list(specs)
     header: dict[str, Any] = {}
     offset = 0
     for spec in specs:
@@ -101,13 +116,7 @@ def write_weights(
     text += b" " * (-(8 + len(text)) % _ALIGNMENT_BYTES)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for name, entry in header.items():
-            got_name, tensor = next(tensors)
-            if got_name != name or list(tensor.shape) != entry["shape"]:
-                raise CheckpointError(
-                    f"{name}: expected shape {entry['shape']}, the checkpoint has {got_name} "
-                    f"with {list(tensor.shape)}"
-                )
+        for _, tensor in checked(specs, tensors):
             file.write(tensor.contiguous().view(torch.uint8).numpy().data)
         # On disk before anyone renames it: a power cut must not leave a file with holes.
         file.flush()

@@ -16,7 +16,7 @@ class KvFormat:
     tokenizer: str  # fingerprint: equal text must mean equal tokens
     mode: Literal["exact", "fast"]
     dtype: Literal["float32", "bfloat16"]
-    linear_mode: str  # which kernels multiply: "onednn-prepacked" or "plain"
+    linear_mode: str  # which kernels multiply: a LinearMode of the engine
     grid_tokens: int
     block_tokens: int
     layout_version: int

@@ -13,6 +13,8 @@ PackedKeys = bytes
 """Block keys of a chain, 16 bytes each, root first."""
 PackedTokens = bytes
 """Token ids, int32 little endian."""
+TokenId = Annotated[int, Field(ge=0)]
+Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 CacheMode = Literal["on", "off"]
 """off: neither read nor publish; the cold reference."""
 
@@ -78,12 +80,22 @@ class NodeRef(Part):
 
 
 class Sampling(Part):
-    """How tokens are chosen. Randomness is a function of (seed, position) only."""
+    """How tokens are chosen. Randomness is a function of (seed, position) only.
+
+    Presence and frequency penalties count the answer's tokens, repetition the prompt's too.
+    """
 
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    logit_bias: list[tuple[TokenId, Bias]] = []
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """Log probabilities of each token and of so many likely ones; None: not wanted."""
     seed: int = 0
     ignore_eos: bool = False
 

@@ -70,6 +70,9 @@ class Handoff(Message):
     blocks: list[KvBlock]
     """All blocks of the prompt in order, cached ones too."""
     first_token: int
+    seen_tokens: PackedTokens = b""
+    """State of the sampler: the different tokens of the prompt, when a repetition penalty
+    needs them. All else of its state follows from the answer's tokens."""
     times: Times
     reuse: Reuse
 

@@ -6,9 +6,18 @@ from pydantic import Field
 
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorInfo, RequestRef
-from shared.messages.envelope import Message
+from shared.messages.envelope import Message, Part
 
 FinishReason = Literal["stop", "length"]
+
+
+class TokenLogprobs(Part):
+    """Log probabilities at one place of the answer, of the model's own distribution."""
+
+    logprob: float
+    """Of the token that was chosen."""
+    top: list[tuple[int, float]] = []
+    """The most likely tokens, most likely first."""
 
 
 class TokenChunk(Message):
@@ -21,6 +30,8 @@ class TokenChunk(Message):
     stage: Literal["prefill", "decode"]
     index: Annotated[int, Field(ge=0)]
     tokens: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    """One for each token, when the request asks for them."""
     finish_reason: FinishReason | None = None
     error: ErrorInfo | None = None
     times: Times | None = None

@@ -1,8 +1,10 @@
 """Refuses messages that a worker cannot serve, with the field that is wrong."""
 
+import numpy as np
+
 from shared.kv import block_keys
 from shared.kv.ids import KEY_BYTES
-from shared.messages.common import ErrorCode
+from shared.messages.common import ErrorCode, Sampling
 from shared.messages.decode import DecodeRun
 from shared.messages.prefill import PrefillRun, Reserve
 from shared.runtime.errors import ServiceError
@@ -43,14 +45,35 @@ def check_model(model: str, parts: WorkerParts) -> None:
         )
 
 
+def check_sampling(sampling: Sampling, parts: WorkerParts) -> None:
+    vocab_size = parts.loaded.config.vocab_size
+    for token, _ in sampling.logit_bias:
+        if token >= vocab_size:
+            raise bad(
+                "sampling.logit_bias", f"token {token} is not in a vocabulary of {vocab_size}"
+            )
+
+
+def check_tokens(field: str, tokens: bytes, parts: WorkerParts) -> None:
+    """A wrong id would fail a whole step, and every request in it."""
+    if len(tokens) % TOKEN_BYTES:
+        raise bad(field, f"{len(tokens)} bytes are no whole int32 values")
+    ids = np.frombuffer(tokens, dtype="<i4")
+    vocab_size = parts.loaded.config.vocab_size
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise bad(field, f"an id is not in a vocabulary of {vocab_size}")
+
+
 def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) -> None:
     """Also that the chain belongs to the tokens: a wrong key would poison the cache."""
     check_model(message.model, parts)
+    check_sampling(message.sampling, parts)
     if len(message.tokens) != num_tokens * TOKEN_BYTES:
         raise bad(
             "tokens",
             f"{len(message.tokens)} bytes, but {num_tokens} int32 tokens were reserved",
         )
+    check_tokens("tokens", message.tokens, parts)
     check_chain(message.chain, num_tokens, parts.grid.block_tokens)
     root = parts.loaded.kv_format.root()
     own = block_keys.chain_keys(root, message.tokens, parts.grid.block_tokens)
@@ -60,8 +83,8 @@ def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) 
 
 def check_decode_run(message: DecodeRun, parts: WorkerParts) -> None:
     check_model(message.model, parts)
-    if len(message.given_tokens) % TOKEN_BYTES:
-        raise bad("given_tokens", f"{len(message.given_tokens)} bytes are no whole int32 values")
+    check_sampling(message.sampling, parts)
+    check_tokens("given_tokens", message.given_tokens, parts)
     check_chain(message.chain, message.num_tokens, parts.grid.block_tokens)
     num_given = len(message.given_tokens) // TOKEN_BYTES
     if message.num_tokens + num_given > parts.context_tokens:

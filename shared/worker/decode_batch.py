@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence as SequenceOf
 
 from shared.engine.decode import DecodeEngine
-from shared.engine.sampler import SamplingParams, sample
+from shared.engine.sampler import Sampled, Sampler, choose_each
 from shared.messages.common import ErrorCode, Sampling
 from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.compute import ComputeThread
-from shared.worker.sampling import finish_reason, params_of
+from shared.worker.sampling import finish_reason, params_of, wire_logprobs
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
@@ -28,10 +28,12 @@ class Sequence:
         sampling: Sampling,
         answer: SequenceOf[int],
         sender: TokenSender,
+        seen_tokens: SequenceOf[int] = (),
     ) -> None:
         self.handle = handle
-        self.params: SamplingParams = params_of(sampling)
         self.sampling = sampling
+        self.sampler = Sampler(params_of(sampling), seen_tokens, answer)
+        """Its state is rebuilt here from the tokens that are given."""
         self.sender = sender
         self.num_tokens = num_tokens
         self.num_answered = len(answer)
@@ -41,7 +43,7 @@ class Sequence:
         self.finish: FinishReason | None = None
         self.failure: ServiceError | None = None
         self.ended = asyncio.Event()
-        self.unsent: list[int] = []
+        self.unsent: list[Sampled] = []
         """The last token, which goes out with the last chunk."""
         self.token_times_s: list[float] = []
         """When each token of ours was sampled; the first is the time of joining."""
@@ -54,15 +56,13 @@ class Sequence:
     def context_tokens(self) -> int:
         return self.position
 
-    def advance(self, token: int) -> bool:
-        """A step is done and sampled `token`. True when it is new, False while feeding."""
+    def advance(self, sampled: Sampled | None) -> None:
+        """A step is done; it chose nothing while given tokens were fed."""
         self.feed.popleft()
         self.position += 1
-        if self.feed:
-            return False
-        self.feed.append(token)
-        self.num_answered += 1
-        return True
+        if sampled is not None:
+            self.feed.append(sampled.token)
+            self.num_answered += 1
 
 
 class DecodeBatch:
@@ -112,40 +112,45 @@ class DecodeBatch:
 
     async def _step(self, sequences: list[Sequence]) -> None:
         try:
-            tokens = await self._compute.run(lambda: self._compute_step(sequences))
+            chosen = await self._compute.run(lambda: self._compute_step(sequences))
         except Exception as error:  # a step is all or nothing: every request in it is told
             log.exception("a decode step failed")
             for sequence in sequences:
                 self._fail(sequence, f"a decode step failed: {type(error).__name__}")
             return
         now_s = monotonic_s()
-        for sequence, token in zip(sequences, tokens, strict=True):
-            if self._sequences.get(sequence.handle) is sequence and sequence.advance(token):
-                await self._emit(sequence, token, now_s)
+        for sequence, sampled in zip(sequences, chosen, strict=True):
+            if self._sequences.get(sequence.handle) is not sequence:
+                continue
+            sequence.advance(sampled)
+            if sampled is not None:
+                await self._emit(sequence, sampled, now_s)
 
-    def _compute_step(self, sequences: list[Sequence]) -> list[int]:
+    def _compute_step(self, sequences: list[Sequence]) -> list[Sampled | None]:
         """In the compute thread. Sequences that still feed given tokens sample nothing."""
         logits = self._engine.step(
             [(sequence.handle, sequence.feed[0], sequence.position) for sequence in sequences]
         )
-        return [
-            sample(logits[row], sequence.params, sequence.position + 1)
-            if len(sequence.feed) == 1
-            else 0
-            for row, sequence in enumerate(sequences)
-        ]
+        rows = [row for row, sequence in enumerate(sequences) if len(sequence.feed) == 1]
+        chosen = choose_each(
+            logits, [(row, sequences[row].sampler, sequences[row].position + 1) for row in rows]
+        )
+        found: list[Sampled | None] = [None] * len(sequences)
+        for row, sampled in zip(rows, chosen, strict=True):
+            found[row] = sampled
+        return found
 
-    async def _emit(self, sequence: Sequence, token: int, now_s: float) -> None:
+    async def _emit(self, sequence: Sequence, sampled: Sampled, now_s: float) -> None:
         """Out to the gateway; the last token goes with the last chunk, which the owner sends."""
         sequence.token_times_s.append(now_s)
         sequence.finish = self._finish_reason(sequence)
         if sequence.finish is not None:
-            sequence.unsent = [token]
+            sequence.unsent = [sampled]
             self.leave(sequence.handle)
             sequence.ended.set()
             return
         try:
-            await sequence.sender.send([token])
+            await sequence.sender.send([sampled.token], logprobs=wire_logprobs([sampled]))
         except ServiceError as error:
             self._fail(sequence, f"its tokens cannot be sent: {error}")
 

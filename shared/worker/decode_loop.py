@@ -9,7 +9,7 @@ from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
 from shared.messages.prefill import Cancel, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
 from shared.worker.attempts import Attempts
-from shared.worker.checks import check_decode_run, check_reserve
+from shared.worker.checks import check_decode_run, check_reserve, check_tokens
 from shared.worker.decode_job import DecodeJob
 from shared.worker.decode_work import DecodeWork
 from shared.worker.early_hints import EarlyHints
@@ -145,6 +145,7 @@ class DecodeLoop:
 
     async def handoff(self, message: Handoff) -> HandoffReply:
         """Answered when all KV is in the device cache; repeated ones get the same answer."""
+        check_tokens("seen_tokens", message.seen_tokens, self._parts)
         handle = message.ref.handle
         job = await self._expected(handle)
         if job is None:

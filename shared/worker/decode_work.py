@@ -17,6 +17,7 @@ from shared.worker.decode_job import DecodeJob
 from shared.worker.kv_intake import KvIntake
 from shared.worker.parts import WorkerParts
 from shared.worker.prefix import hold_prefix
+from shared.worker.sampling import unpacked, wire_logprobs
 from shared.worker.slot_wait import allocate_when_free
 
 log = logging.getLogger("moonpool.worker")
@@ -50,7 +51,14 @@ class DecodeWork:
         self._on_arrived(job)
         await self._release(job)
         answer = job.given_tokens or [handoff.first_token]
-        sequence = Sequence(job.handle, job.run.num_tokens, job.run.sampling, answer, job.sender)
+        sequence = Sequence(
+            job.handle,
+            job.run.num_tokens,
+            job.run.sampling,
+            answer,
+            job.sender,
+            unpacked(handoff.seen_tokens),
+        )
         self.batch.join(sequence)
         job.reply = moved
         job.settled.set()
@@ -136,7 +144,8 @@ class DecodeWork:
             update={"streamed_bytes": moved.streamed_bytes, "stream_s": moved.stream_s}
         )
         await job.sender.send_last(
-            sequence.unsent,
+            [sampled.token for sampled in sequence.unsent],
+            logprobs=wire_logprobs(sequence.unsent),
             finish_reason=sequence.finish,
             times=Times(handoff_s=joined_s - job.handoff_s, tbt_s=tbt_s(sequence.token_times_s)),
             reuse=reuse,

@@ -40,7 +40,7 @@ class PrefillLoop:
                 max_blocks=settings.max_slots,
             )
         )
-        self._queue = PrefillQueue(settings.tokens_per_s)
+        self._queue = PrefillQueue(settings.tokens_per_s, settings.queue)
         self._turns = Turns(self._queue)
         tools = PassTools(
             compute=parts.compute,
@@ -94,7 +94,10 @@ class PrefillLoop:
         await self.attempts.wait_gone(handle, CLEAN_UP_TIMEOUT_S)
         now_s = monotonic_s()
         self.expire(now_s)
-        expected_start_s = self._queue.expected_start_s(self._promises.reserved_tokens)
+        uncached = max(message.num_tokens - message.cached_tokens, 1)
+        expected_start_s = self._queue.expected_start_s(
+            self._promises.reserved_tokens, uncached, now_s
+        )
         reason = self._refusal(message)
         if reason:
             return ReserveReply(
@@ -104,7 +107,6 @@ class PrefillLoop:
                 retry_after_s=max(expected_start_s, 0.5),
             )
         if self.attempts.get(handle) is None and self._session is not None:
-            uncached = max(message.num_tokens - message.cached_tokens, 1)
             self._promises.give(
                 Promise(
                     handle=handle,
@@ -141,8 +143,8 @@ class PrefillLoop:
         if message.decode.id != self._parts.context.id:
             decode = message.decode
             self.attempts.watch(job, Peer("decode", decode.id, decode.incarnation))
-        self._queue.add(handle, max(job.num_tokens - job.expected_cached_tokens, 1))
         job.run_s = monotonic_s()
+        self._queue.add(handle, max(job.num_tokens - job.expected_cached_tokens, 1), job.run_s)
         job.run.set_result(message)
         self._parts.poke()
         return Ok()

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from shared.engine.prefill import PrefillEngine
-from shared.engine.sampler import SamplingParams, sample
+from shared.engine.sampler import Sampled, Sampler, choose_each
+from shared.engine.sampling_params import SamplingParams
 from shared.kv import block_keys
+from shared.messages.common import ErrorCode
 from shared.messages.decode import KvBlock
 from shared.messages.pool import SealBlock
 from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
 from shared.worker.compute import ComputeThread
 from shared.worker.grid import Chunk, Grid, layer_groups
 from shared.worker.pool_client import PoolClient
@@ -36,7 +40,7 @@ class Computed:
     """All blocks of a prompt, in order, and the first token of its answer."""
 
     blocks: list[KvBlock]
-    first_token: int
+    first: Sampled
     prefix: Prefix
     hit_blocks: int
     queue_s: float
@@ -77,7 +81,7 @@ class PrefillPass:
         self._groups = layer_groups(tools.num_layers, NUM_LAYER_GROUPS)
         self._blocks: list[KvBlock] = []
         self._compute_s = 0.0
-        self._first_token = 0
+        self._first: Sampled | None = None
         self._keyed_blocks = 0
         if job.cache == "on":
             shareable = tools.grid.shareable_blocks(len(tokens))
@@ -90,25 +94,28 @@ class PrefillPass:
         """
         tools, job = self._tools, self._job
         num_tokens = len(self._tokens)
-        async with tools.turns.turn(job.handle) as free_s:
-            tools.queue.started(job.handle)
-            prefix = await hold()
-            hit_blocks = tools.grid.hit_blocks(prefix.num_blocks, num_tokens)
-            self._blocks = self._cached_blocks(prefix, hit_blocks)
-            wait_s = await self._take_slots(num_tokens)
-            self._announce(self._blocks[:hit_blocks], (0, tools.num_layers))
-            chunks = list(tools.grid.chunks(hit_blocks * tools.grid.block_tokens, num_tokens))
-            await self._compute_chunk(chunks[0])
+        while True:
+            async with tools.turns.turn(job.handle) as free_s:
+                prefix = await hold()
+                hit_blocks = tools.grid.hit_blocks(prefix.num_blocks, num_tokens)
+                self._blocks = self._cached_blocks(prefix, hit_blocks)
+                wait_s = await self._take_slots(num_tokens)
+                if wait_s is None:
+                    continue  # after those that have their slots
+                tools.queue.started(job.handle)
+                self._announce(self._blocks[:hit_blocks], (0, tools.num_layers))
+                chunks = list(tools.grid.chunks(hit_blocks * tools.grid.block_tokens, num_tokens))
+                await self._compute_chunk(chunks[0])
+                break
         await self._seal(chunks[0])
         for chunk in chunks[1:]:
             async with tools.turns.turn(job.handle):
                 await self._compute_chunk(chunk)
             await self._seal(chunk)
         self._check_unchanged(chunks[-1])  # a block may have changed during the last seal
+        assert self._first is not None  # the last chunk gives logits
         queue_s = max(free_s - job.run_s, 0.0) + wait_s
-        return Computed(
-            self._blocks, self._first_token, prefix, hit_blocks, queue_s, self._compute_s
-        )
+        return Computed(self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s)
 
     @property
     def _pool(self) -> PoolClient:
@@ -128,17 +135,27 @@ class PrefillPass:
             for index in range(hit_blocks)
         ]
 
-    async def _take_slots(self, num_tokens: int) -> float:
-        """All slots for what is to be computed; the seconds that it took."""
-        grid = self._tools.grid
+    async def _take_slots(self, num_tokens: int) -> float | None:
+        """All slots for what is to be computed; the seconds that it took.
+
+        None: there are too few, and others have to compute before there are more.
+        """
+        grid, job, queue = self._tools.grid, self._job, self._tools.queue
         start_s = monotonic_s()
         first = len(self._blocks)
-        reply = await allocate_when_free(
-            self._pool,
-            self._job.handle,
-            grid.num_blocks(num_tokens) - first,
-            make_room=lambda: self._tools.make_room(self._job),
-        )
+        num_slots = grid.num_blocks(num_tokens) - first
+        if queue.must_yield(job.handle):
+            try:
+                reply = await self._pool.allocate(job.handle, num_slots)
+            except ServiceError as error:
+                if error.code != ErrorCode.OVERLOADED:
+                    raise
+                queue.lacks_slots(job.handle)
+                return None
+        else:
+            reply = await allocate_when_free(
+                self._pool, job.handle, num_slots, make_room=lambda: self._tools.make_room(job)
+            )
         self._job.has_slots = True
         for offset, (slot, generation) in enumerate(
             zip(reply.slots, reply.generations, strict=True)
@@ -152,7 +169,7 @@ class PrefillPass:
 
     async def _compute_chunk(self, chunk: Chunk) -> None:
         """One chunk in the compute thread; its layers are announced while it runs."""
-        job, params = self._job, self._params
+        job = self._job
         num_tokens = len(self._tokens)
         block_range = self._tools.grid.blocks_of(chunk)
         prefix_slots = [block.slot for block in self._blocks[: block_range.start]]
@@ -166,7 +183,7 @@ class PrefillPass:
             if group is not None:
                 loop.call_soon_threadsafe(self._announce, chunk_blocks, group)
 
-        def work() -> tuple[int, float]:
+        def work() -> tuple[Sampled | None, float]:
             start_s = monotonic_s()
             logits = self._engine.prefill_chunk(
                 self._tokens[chunk.start : chunk.end],
@@ -177,12 +194,17 @@ class PrefillPass:
                 is_cancelled=lambda: job.is_stopped,
                 want_logits=is_last,
             )
-            token = 0 if logits is None else sample(logits, params, num_tokens)
-            return token, monotonic_s() - start_s
+            first = None if logits is None else self._choose_first(logits)
+            return first, monotonic_s() - start_s
 
-        self._first_token, seconds = await self._tools.compute.run(work)
+        self._first, seconds = await self._tools.compute.run(work)
         self._compute_s += seconds
         self._tools.queue.computed(job.handle, chunk.num_tokens, seconds)
+
+    def _choose_first(self, logits: torch.Tensor) -> Sampled:
+        """Token 0 of the answer."""
+        sampler = Sampler(self._params, self._tokens.tolist())
+        return choose_each(logits.unsqueeze(0), [(0, sampler, len(self._tokens))])[0]
 
     def _announce(self, blocks: list[KvBlock], layers: tuple[int, int]) -> None:
         if blocks and not self._job.is_stopped:

@@ -21,7 +21,7 @@ from shared.worker.pool_session import PoolSession
 from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_pass import Computed, PassTools, PrefillPass, StaleBlocksError
 from shared.worker.prefix import Prefix, hold_prefix
-from shared.worker.sampling import finish_reason, params_of
+from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_logprobs
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
@@ -70,7 +70,8 @@ class PrefillWork:
             ref=job.ref,
             node=job.session.node,
             blocks=computed.blocks,
-            first_token=computed.first_token,
+            first_token=computed.first.token,
+            seen_tokens=seen_tokens(run.sampling, tokens_of(run)),
             times=times,
             reuse=reuse,
         )
@@ -90,7 +91,7 @@ class PrefillWork:
 
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
-        tokens = np.frombuffer(run.tokens, dtype="<i4").astype(np.int32, copy=False)
+        tokens = tokens_of(run)
         for _ in range(2):
             try:
                 return await self._new_pass(job, run, tokens).compute(lambda: self._hold(job))
@@ -124,17 +125,19 @@ class PrefillWork:
         finish = finish_reason(
             run.sampling,
             self._parts.loaded.config.eos_token_ids,
-            token=computed.first_token,
+            token=computed.first.token,
             num_given=1,
             num_tokens=job.num_tokens,
             context_tokens=self._parts.context_tokens,
         )
         job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-        first = [computed.first_token]
+        first, logprobs = [computed.first.token], wire_logprobs([computed.first])
         if finish is None:
-            await job.sender.send(first, times=times, reuse=reuse)
+            await job.sender.send(first, logprobs=logprobs, times=times, reuse=reuse)
         else:
-            await job.sender.send_last(first, finish_reason=finish, times=times, reuse=reuse)
+            await job.sender.send_last(
+                first, logprobs=logprobs, finish_reason=finish, times=times, reuse=reuse
+            )
             subject = subjects.instance("decode", run.decode.id, "cancel")
             await self._bus.publish(subject, Cancel(ref=job.ref))
         return finish is not None
@@ -162,3 +165,7 @@ class PrefillWork:
             run = job.run.result()
             sender = job.sender or TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
             await sender.send_last(error=error)
+
+
+def tokens_of(run: PrefillRun) -> npt.NDArray[np.int32]:
+    return np.frombuffer(run.tokens, dtype="<i4").astype(np.int32, copy=False)

@@ -26,6 +26,9 @@ class WorkerSettings(CommonSettings):
         default=4096, ge=1, description="most pool blocks this process may hold unsealed"
     )
     max_queue: int = Field(default=256, ge=1, description="prefill: prompts promised at once")
+    queue: Literal["fair", "fifo"] = Field(
+        default="fair", description="prefill: short prompts pass long ones, or order of arrival"
+    )
     tokens_per_s: float = Field(
         default=500.0, gt=0, description="prefill: assumed speed until it is learnt"
     )

@@ -11,7 +11,7 @@ from typing import Literal
 
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorInfo, Ok, RequestRef
-from shared.messages.tokens import FinishReason, TokenChunk
+from shared.messages.tokens import FinishReason, TokenChunk, TokenLogprobs
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 
@@ -43,17 +43,19 @@ class TokenSender:
         self,
         tokens: Sequence[int],
         *,
+        logprobs: Sequence[TokenLogprobs] = (),
         times: Times | None = None,
         reuse: Reuse | None = None,
     ) -> None:
-        """More will follow."""
-        chunk = self._chunk(tokens, times=times, reuse=reuse)
+        """More will follow. `logprobs` are parallel to the tokens, or empty."""
+        chunk = self._chunk(tokens, logprobs=logprobs, times=times, reuse=reuse)
         await self._bus.publish(self._reply_subject, chunk)
 
     async def send_last(
         self,
         tokens: Sequence[int] = (),
         *,
+        logprobs: Sequence[TokenLogprobs] = (),
         finish_reason: FinishReason | None = None,
         error: ErrorInfo | None = None,
         times: Times | None = None,
@@ -61,7 +63,12 @@ class TokenSender:
     ) -> None:
         """The end of the answer, or of the attempt; returns when it is heard, or nobody hears."""
         chunk = self._chunk(
-            tokens, finish_reason=finish_reason, error=error, times=times, reuse=reuse
+            tokens,
+            logprobs=logprobs,
+            finish_reason=finish_reason,
+            error=error,
+            times=times,
+            reuse=reuse,
         )
         for _ in range(LAST_TRIES):
             try:
@@ -75,6 +82,7 @@ class TokenSender:
         self,
         tokens: Sequence[int],
         *,
+        logprobs: Sequence[TokenLogprobs] = (),
         finish_reason: FinishReason | None = None,
         error: ErrorInfo | None = None,
         times: Times | None = None,
@@ -85,6 +93,7 @@ class TokenSender:
             stage=self._stage,
             index=self.next_index,
             tokens=list(tokens),
+            logprobs=list(logprobs),
             finish_reason=finish_reason,
             error=error,
             times=times,

@@ -23,7 +23,7 @@ from shared.messages.conductor import (
 from shared.messages.decode import DecodeRun
 from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.reports import InstanceReport, PingReply
-from shared.messages.tokens import TokenChunk
+from shared.messages.tokens import TokenChunk, TokenLogprobs
 from shared.runtime.bus import Bus
 from shared.runtime.lifecycle import PingRequest
 from shared.runtime.micro import Endpoint, MicroService
@@ -162,7 +162,17 @@ class FakeInstance:
     async def _send(
         self, run: PrefillRun | DecodeRun, index: int, tokens: Any, **more: Any
     ) -> None:
-        chunk = TokenChunk(ref=run.ref, stage=self.service, index=index, tokens=tokens, **more)
+        num_top = run.sampling.top_logprobs
+        likely = [(token, -0.5) for token in range(num_top or 0)]
+        logprobs = [TokenLogprobs(logprob=-1.0 - token, top=likely) for token in tokens]
+        chunk = TokenChunk(
+            ref=run.ref,
+            stage=self.service,
+            index=index,
+            tokens=tokens,
+            logprobs=[] if num_top is None else logprobs,
+            **more,
+        )
         await self.cluster.bus.publish(run.reply_subject, chunk)
         if self.cluster.repeats_chunks:
             await self.cluster.bus.publish(run.reply_subject, chunk)

@@ -355,7 +355,7 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
 
     from shared.engine.decode import DecodeEngine
     from shared.engine.prefill import PrefillEngine
-    from shared.engine.sampler import sample
+    from shared.engine.sampler import Sampler
     from shared.worker.sampling import params_of
 
     loaded = _MODELS[None]
@@ -370,8 +370,8 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
         last = -(-end // layout.block_tokens)
         logits = prefill.prefill_chunk(tokens[start:end], start, range(first), range(first, last))
     assert logits is not None
-    params = params_of(sampling)
-    answer = [sample(logits, params, len(tokens))]
+    sampler = Sampler(params_of(sampling), tokens.tolist())
+    answer = [sampler.choose(logits.numpy(), len(tokens)).token]
     decode = DecodeEngine(loaded.model, layout, len(tokens) + sampling.max_tokens)
     decode.add("s", len(tokens) + sampling.max_tokens)
     for block in range(num_blocks):
@@ -381,5 +381,5 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
     while len(answer) < sampling.max_tokens:
         position = len(tokens) + len(answer) - 1
         logits = decode.step([("s", answer[-1], position)])[0]
-        answer.append(sample(logits, params, position + 1))
+        answer.append(sampler.choose(logits.numpy(), position + 1).token)
     return answer

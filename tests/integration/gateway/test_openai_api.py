@@ -77,6 +77,68 @@ async def test_completions_take_text_and_token_ids(client: openai.AsyncOpenAI) -
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hel"
 
 
+async def test_logprobs_come_as_openai_writes_them_whole_and_streamed(
+    client: openai.AsyncOpenAI,
+) -> None:
+    answer = await client.chat.completions.create(
+        model=MODEL, messages=USER, logprobs=True, top_logprobs=2, max_tokens=4
+    )
+    said = answer.choices[0].logprobs
+    assert said is not None
+    assert said.content is not None
+    assert [one.token for one in said.content] == ["H", "e", "l", "l"]
+    assert said.content[0].logprob == -1.0 - ord("H")
+    assert said.content[0].bytes == [ord("H")]
+    assert [(one.bytes, one.logprob) for one in said.content[0].top_logprobs] == [
+        ([0], -0.5),
+        ([1], -0.5),
+    ]
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=USER, logprobs=True, stream=True
+    )
+    streamed = [
+        one
+        async for chunk in stream
+        for choice in chunk.choices
+        if choice.logprobs is not None
+        for one in choice.logprobs.content or []
+    ]
+    assert "".join(one.token for one in streamed) == "Hello, moon!<|eos|>"
+    assert streamed[0].top_logprobs == []
+
+
+async def test_logprobs_of_completions_are_parallel_lists(client: openai.AsyncOpenAI) -> None:
+    answer = await client.completions.create(model=MODEL, prompt="x", logprobs=1, max_tokens=3)
+    said = answer.choices[0].logprobs
+    assert said is not None
+    assert (said.tokens, said.text_offset) == (["H", "e", "l"], [0, 1, 2])
+    assert said.token_logprobs == [-1.0 - ord(char) for char in "Hel"]
+    # The chosen token is named beside the likely one.
+    assert said.top_logprobs is not None
+    assert [len(likely) for likely in said.top_logprobs] == [2, 2, 2]
+    assert said.top_logprobs[0]["H"] == -1.0 - ord("H")
+    plain = await client.completions.create(model=MODEL, prompt="x", max_tokens=3)
+    assert plain.choices[0].logprobs is None
+
+
+async def test_penalties_and_biases_reach_both_instances(
+    rig: Rig, client: openai.AsyncOpenAI
+) -> None:
+    await client.chat.completions.create(
+        model=MODEL,
+        messages=USER,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        logit_bias={"65": -100},
+        extra_body={"min_p": 0.1, "repetition_penalty": 1.1},
+    )
+    for instance in ("p0", "d0"):
+        sampling = rig.cluster.get(instance).runs[0].sampling
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, 0.25)
+        assert (sampling.min_p, sampling.repetition_penalty) == (0.1, 1.1)
+        assert sampling.logit_bias == [(65, -100.0)]
+
+
 async def test_stop_text_is_not_given_and_ends_the_run(rig: Rig) -> None:
     rig.cluster.get("d0").open.clear()
     answering = asyncio.ensure_future(chat(rig, stop=["ll", "moon"], return_token_ids=True))
@@ -153,6 +215,7 @@ async def test_models_and_health_are_told(rig: Rig) -> None:
         ({"model": "other"}, 404, "model", "model_not_found"),
         ({"messages": []}, 400, "messages", "invalid_value"),
         ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
+        ({"logit_bias": {"512": 1}}, 400, "logit_bias", "invalid_value"),
         ({"max_tokens": CONTEXT_TOKENS}, 400, "max_tokens", "context_length_exceeded"),
         (
             {"messages": [{"role": "user", "content": "x" * 600}]},

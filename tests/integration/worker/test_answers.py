@@ -85,6 +85,37 @@ async def test_requests_in_one_batch_give_what_each_gives_alone(nodes: TwoNodes)
     await nodes.nothing_is_held()
 
 
+@pytest.mark.parametrize("num_given", [0, 1, 3, 7])
+async def test_penalties_count_the_same_tokens_wherever_the_answer_goes_on(
+    nodes: TwoNodes, num_given: int
+) -> None:
+    sampling = Sampling(
+        max_tokens=8,
+        repetition_penalty=1.8,
+        presence_penalty=1.5,
+        frequency_penalty=0.5,
+        logit_bias=[(65, 3.0)],
+        top_logprobs=2,
+        ignore_eos=True,
+    )
+    tokens = prompt(300)
+    expected = reference_answer(tokens, sampling)
+    assert expected != reference_answer(tokens, GREEDY)
+    answer = await (
+        await nodes.bench.submit(
+            tokens,
+            nodes.prefill,
+            nodes.far_decode,
+            sampling=sampling,
+            given=expected[:num_given],
+        )
+    ).done()
+    assert answer.tokens == dict(enumerate(expected[num_given:], start=num_given))
+    for chunk in answer.chunks:
+        assert [len(one.top) for one in chunk.logprobs] == [2] * len(chunk.tokens)
+    await nodes.nothing_is_held()
+
+
 @pytest.mark.parametrize("num_given", [1, 3, 7])
 async def test_a_resumed_request_goes_on_as_if_nothing_had_happened(
     nodes: TwoNodes, num_given: int

@@ -157,14 +157,16 @@ async def test_when_the_pool_goes_prefill_returns_its_queue_and_attaches_anew(
 
 async def test_when_the_pool_goes_decode_finishes_from_its_device_cache(nodes: TwoNodes) -> None:
     tokens = prompt(300)
-    answer = await nodes.bench.submit(tokens, nodes.prefill, nodes.far_decode, sampling=LONG)
+    # Long enough that the loss is seen before the answer is done.
+    longest = Sampling(max_tokens=1500, ignore_eos=True)
+    answer = await nodes.bench.submit(tokens, nodes.prefill, nodes.far_decode, sampling=longest)
     await until(lambda: len(answer.tokens) > 5, what="some tokens")
     before = nodes.far_decode.context.incarnation
     nodes.b.lose()
     await until(lambda: nodes.far_decode.context.state != "ready", what="it sees the loss")
     refused = await nodes.bench.reserve(nodes.far_decode, nodes.bench.new_ref(), tokens)
     assert not refused.is_accepted
-    assert (await answer.done()).text == reference_answer(tokens, LONG)
+    assert (await answer.done()).text == reference_answer(tokens, longest)
     await until(lambda: nodes.far_decode.context.incarnation != before, what="attached anew")
     await nodes.nothing_is_held()
 

@@ -2,12 +2,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.gguf_file import read_gguf
 from shared.checkpoint.locate import ModelSource, locate
 from shared.checkpoint.model_config import load_model_config
+from shared.checkpoint.rope_scaling import RopeScaling
 from tests.support.gguf_builder import byte_level_metadata, llama_tensors, write_gguf
 
 HF_CONFIG: dict[str, Any] = {
@@ -66,6 +68,20 @@ def test_a_gguf_model_of_an_unsupported_kind_names_the_key(
         load_model_config(gguf_source(tmp_path, **change))
 
 
+def test_scaled_rope_of_a_gguf_file_is_read(tmp_path: Path) -> None:
+    linear = gguf_source(
+        tmp_path, llama__rope__scaling__type="linear", llama__rope__scaling__factor=4.0
+    )
+    assert load_model_config(linear).rope_scaling == RopeScaling("linear", factor=4.0)
+    tensors = llama_tensors() | {"rope_freqs.weight": np.array([1.0, 8.0], dtype=np.float32)}
+    path = write_gguf(tmp_path / "llama3.gguf", byte_level_metadata(), tensors)
+    config = load_model_config(ModelSource("m", "gguf", path=path))
+    assert config.rope_scaling == RopeScaling("divisors", divisors=(1.0, 8.0))
+    path.write_bytes(path.read_bytes()[:-28])
+    with pytest.raises(CheckpointError, match=r"ends inside tensor rope_freqs\.weight"):
+        load_model_config(ModelSource("m", "gguf", path=path))
+
+
 def test_missing_gguf_metadata_is_named(tmp_path: Path) -> None:
     metadata = byte_level_metadata()
     del metadata["llama.block_count"]
@@ -115,9 +131,27 @@ def test_families_differ_in_bias_norm_and_window(tmp_path: Path) -> None:
     assert load_model_config(hf_source(tmp_path, model_type="qwen2")).has_qkv_bias
     assert load_model_config(hf_source(tmp_path, model_type="qwen3")).has_qk_norm
     mistral = hf_source(tmp_path, model_type="mistral", sliding_window=256)
-    assert load_model_config(mistral).max_positions == 256
+    assert load_model_config(mistral).window_of(0) == 256
     unused = hf_source(tmp_path, model_type="qwen2", sliding_window=256, use_sliding_window=False)
-    assert load_model_config(unused).max_positions == 1024
+    assert load_model_config(unused).window_of(0) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"max_window_layers": 1}, [None, 256]),
+        ({}, [None, None]),  # 28 layers see everything when nothing is said
+        ({"layer_types": ["sliding_attention", "full_attention"]}, [256, None]),
+    ],
+)
+def test_the_layers_that_slide_are_told_in_either_form(
+    tmp_path: Path, changes: dict[str, Any], windows: list[int | None]
+) -> None:
+    source = hf_source(
+        tmp_path, model_type="qwen2", sliding_window=256, use_sliding_window=True, **changes
+    )
+    config = load_model_config(source)
+    assert [config.window_of(layer) for layer in range(2)] == windows
 
 
 @pytest.mark.parametrize(
@@ -126,7 +160,19 @@ def test_families_differ_in_bias_norm_and_window(tmp_path: Path) -> None:
         ({"model_type": "gpt2"}, "model_type = 'gpt2'"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"attention_bias": True}, "attention_bias"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type = 'llama3'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "rope_type = 'dynamic'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3' needs factor, it is None"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "'linear' needs factor, it is 0"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (
+            {"model_type": "mistral", "sliding_window": "wide"},
+            "sliding_window = 'wide'",
+        ),
+        (
+            {"model_type": "mistral", "sliding_window": 9, "layer_types": ["chunked_attention"]},
+            "layer_types has 1 entries of chunked_attention",
+        ),
         ({"hidden_size": None}, "no hidden_size"),
         ({"num_key_value_heads": 3}, "num_kv_heads 3"),
     ],

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.engine.linear import best_linear_mode
 from shared.engine.loaded_model import LoadedModel, load_model
 
 
@@ -25,6 +26,24 @@ def tiny_small_blocks(engine_cache: Path) -> LoadedModel:
 @pytest.fixture(scope="session")
 def tiny_bf16(engine_cache: Path) -> LoadedModel:
     return load_model("dummy:tiny", dtype="bfloat16", cache_dir=engine_cache, threads=1)
+
+
+@pytest.fixture(scope="session")
+def tiny_torch(engine_cache: Path) -> LoadedModel:
+    """On torch's own kernels, as where ours cannot be built."""
+    mode = best_linear_mode()
+    return load_model("dummy:tiny", cache_dir=engine_cache, threads=1, linear_mode=mode)
+
+
+@pytest.fixture(scope="session")
+def tiny_torch_bf16(engine_cache: Path) -> LoadedModel:
+    return load_model(
+        "dummy:tiny",
+        dtype="bfloat16",
+        cache_dir=engine_cache,
+        threads=1,
+        linear_mode=best_linear_mode(),
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,11 @@
-"""Attention: the same bits for any number of threads, however few queries there are."""
+"""Attention by torch: the same bits for any number of threads, however few queries there are."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from shared.engine.attention import CausalMask, attend_causal, attend_one
+from shared.engine.attention_plain import CausalMask, attend_causal, attend_one
 
 HEAD_DIM = 64
 

@@ -7,7 +7,7 @@ from shared.engine.loaded_model import LoadedModel
 from tests.support.engine import EngineBench, random_tokens
 
 
-@pytest.fixture(params=["tiny", "tiny_small_blocks", "tiny_bf16"])
+@pytest.fixture(params=["tiny", "tiny_small_blocks", "tiny_bf16", "tiny_torch", "tiny_torch_bf16"])
 def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     model: LoadedModel = request.getfixturevalue(request.param)
     return model
@@ -41,15 +41,15 @@ def test_tokens_of_a_batch_that_changes_at_every_step_equal_those_of_each_alone(
     assert decode.used_tokens == 0
 
 
-def test_a_row_has_the_same_bits_in_every_batch(loaded: LoadedModel) -> None:
+def test_a_row_has_the_same_bits_in_batches_of_every_size(loaded: LoadedModel) -> None:
     bench = EngineBench(loaded, num_slots=1)
-    bench.prefill(random_tokens(60, seed=1), [0])
+    bench.prefill(random_tokens(64, seed=1), [0])
     decode = DecodeEngine(loaded.model, loaded.layout, capacity_tokens=10_000)
-    for index in range(40):
-        bench.join(decode, str(index), [0], 60 - index, room=4)
-    rows = [(str(index), index, 60 - index) for index in range(40)]
+    for index in range(64):
+        bench.join(decode, str(index), [0], 64 - index % 50, room=4)
+    rows = [(str(index), index, 64 - index % 50) for index in range(64)]
     alone = decode.step(rows[:1])[0]
-    for size in (2, 3, 7, 33, 40):
+    for size in range(2, 65):
         assert torch.equal(decode.step(rows[:size])[0], alone)
         assert torch.equal(decode.step(rows[:size][::-1])[-1], alone)
 

@@ -9,7 +9,7 @@ from tests.support.engine import EngineBench, random_tokens
 GRID = 256
 
 
-@pytest.fixture(params=["tiny", "tiny_small_blocks", "tiny_bf16"])
+@pytest.fixture(params=["tiny", "tiny_small_blocks", "tiny_bf16", "tiny_torch", "tiny_torch_bf16"])
 def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     model: LoadedModel = request.getfixturevalue(request.param)
     return model

@@ -9,7 +9,9 @@ from shared.engine.model import DecoderLayer
 from shared.engine.self_test import check_equalities, run_self_test
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_small_blocks", "tiny_bf16"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "tiny_small_blocks", "tiny_bf16", "tiny_torch", "tiny_torch_bf16"]
+)
 def test_all_equalities_hold_here(name: str, request: pytest.FixtureRequest) -> None:
     assert check_equalities(request.getfixturevalue(name)) == []
 

@@ -1,5 +1,6 @@
-"""The packaged real model. Its tokens were compared with transformers in float32."""
+"""The packaged real model against transformers in float32 (scripts/make_goldens.py)."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,13 @@ import torch
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import PACKAGED_MODEL, locate
 from shared.checkpoint.text_model import TextModel, load_text_model
+from shared.engine.decode import DecodeEngine
 from shared.engine.loaded_model import LoadedModel, load_model
+from shared.engine.logprobs import token_logprobs
 from shared.engine.self_test import check_equalities
 from tests.support.engine import EngineBench
+
+GOLDENS = Path(__file__).resolve().parents[2] / "goldens" / "smollm2.json"
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +68,36 @@ def test_greedy_answers_are_those_of_transformers_and_a_hit_keeps_the_bits(
     assert torch.equal(bench.prefill(ids, [3, 1], cached_tokens=256), cold)
     assert torch.equal(bench.pool[3], bench.pool[0])
     assert check_equalities(smollm2) == []
+
+
+@pytest.mark.timeout(240)
+def test_long_greedy_answers_and_their_logprobs_are_those_of_transformers(
+    text_model: TextModel, smollm2: LoadedModel
+) -> None:
+    """Three chats, 256 tokens each, decoded together; an end token ends nothing."""
+    goldens = json.loads(GOLDENS.read_text())["answers"]
+    bench = EngineBench(smollm2, num_slots=1)
+    decode = DecodeEngine(smollm2.model, smollm2.layout, capacity_tokens=3 * 512)
+    answers: list[list[int]] = []
+    for number, golden in enumerate(goldens):
+        ids = prompt(text_model, golden["question"])
+        assert ids == golden["prompt"]
+        answers.append([int(bench.prefill(ids, [0]).argmax())])
+        bench.join(decode, str(number), [0], len(ids), room=256)
+    for step in range(1, 256):
+        rows = decode.step(
+            [
+                (str(number), answer[-1], len(goldens[number]["prompt"]) + step - 1)
+                for number, answer in enumerate(answers)
+            ]
+        )
+        for answer, row, golden in zip(answers, rows, goldens, strict=True):
+            answer.append(int(row.argmax()))
+            if step < len(golden["logprobs"]):
+                expected = golden["logprobs"][step]
+                found = token_logprobs(row.numpy(), answer[-1], len(expected)).top
+                assert [str(token) for token, _ in found] == list(expected)
+                assert [value for _, value in found] == pytest.approx(
+                    list(expected.values()), abs=1e-4
+                )
+    assert answers == [golden["answer"] for golden in goldens]

@@ -7,6 +7,8 @@ import pytest
 
 from services.gateway.errors import ApiError
 from services.gateway.openai_schema import ChatBody, CompletionBody, parse_chat, parse_completion
+from services.gateway.sampling import sampling_of
+from shared.messages.common import Sampling
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "hi"}
@@ -59,11 +61,20 @@ def test_values_that_mean_nothing_are_taken() -> None:
     [
         ("n", 2),
         ("n", True),
-        ("logprobs", True),
-        ("presence_penalty", 0.5),
+        ("logprobs", 1),
+        ("top_logprobs", 2),  # without logprobs
+        ("top_logprobs", 21),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", "much"),
+        ("repetition_penalty", 0),
+        ("min_p", 1.5),
+        ("logit_bias", {"1": 101}),
+        ("logit_bias", {"one": 2}),
+        ("logit_bias", {"-1": 2}),
+        ("logit_bias", [1, 2]),
+        ("logit_bias", {str(token): 1 for token in range(1025)}),
         ("response_format", {"type": "json_object"}),
         ("tools", [{"type": "function"}]),
-        ("logit_bias", {"1": 2}),
         ("service_tier", "flex"),
         ("something_new", 1),
         ("max_tokens", 0),
@@ -166,8 +177,40 @@ def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     assert caught.value.param == "prompt"
 
 
-@pytest.mark.parametrize("field", ["echo", "suffix", "best_of", "logprobs"])
+@pytest.mark.parametrize("field", ["echo", "suffix", "best_of", "top_logprobs"])
 def test_completion_fields_that_are_not_there_are_refused(field: str) -> None:
     with pytest.raises(ApiError) as caught:
         completion(**{field: 3})
     assert caught.value.param == field
+
+
+def test_sampling_fields_reach_the_instances_and_left_out_ones_mean_nothing() -> None:
+    plain = sampling_of(chat(), 5, seed=1)
+    assert plain == Sampling(max_tokens=5, temperature=1.0, seed=1)
+    assert sampling_of(chat(logprobs=True), 5, seed=1).top_logprobs == 0
+    assert sampling_of(completion(logprobs=3), 5, seed=1).top_logprobs == 3
+    full = sampling_of(
+        chat(
+            temperature=0,
+            min_p=0.1,
+            presence_penalty=1,
+            frequency_penalty=-0.5,
+            repetition_penalty=1.2,
+            logit_bias={"7": -100, "3": 1.5},
+            logprobs=True,
+            top_logprobs=4,
+        ),
+        5,
+        seed=1,
+    )
+    assert full == Sampling(
+        max_tokens=5,
+        temperature=0.0,
+        min_p=0.1,
+        presence_penalty=1.0,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.2,
+        logit_bias=[(3, 1.5), (7, -100.0)],
+        top_logprobs=4,
+        seed=1,
+    )

@@ -9,7 +9,7 @@ from shared.worker.turns import Turns
 def loaded_queue(*handles: str) -> PrefillQueue:
     queue = PrefillQueue(1.0)
     for handle in handles:
-        queue.add(handle, 1)
+        queue.add(handle, 1, 0.0)
         queue.loaded(handle, 1)
     return queue
 

@@ -1,0 +1,212 @@
+"""Measures our own engine, in a process of its own, as the peers are (see peer_lines)."""
+
+import asyncio
+import importlib.metadata
+import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from scripts.bench.limits import copy_bytes_per_s, gemm_flops_per_s, read_bytes_per_s
+from scripts.bench.references import ContiguousDecode, FreePrefill
+from scripts.bench.work import linear_shapes
+from shared.engine.decode import DecodeEngine
+from shared.engine.kv_layout import view_pool
+from shared.engine.loaded_model import LoadedModel, load_model
+from shared.engine.prefill import PrefillEngine
+from shared.engine.self_test import check_equalities
+from shared.worker.grid import layer_groups
+from shared.worker.prefill_pass import NUM_LAYER_GROUPS
+
+_SMAPS = Path("/proc/self/smaps_rollup")
+
+
+class Engine:
+    def __init__(self, loaded: LoadedModel, pool_tokens: int) -> None:
+        self._loaded = loaded
+        layout = loaded.layout
+        self._num_slots = -(-pool_tokens // layout.block_tokens)
+        # Lazily resident, as the pool of a node is: it must not count as a worker's memory.
+        memory = mmap.mmap(-1, self._num_slots * layout.block_bytes)
+        self._pool = view_pool(memoryview(memory), layout, self._num_slots)
+        self._prefill = PrefillEngine(loaded.model, self._pool, layout, loaded.grid_tokens)
+        self._free: FreePrefill | None = None
+        self._random = np.random.default_rng(1)
+
+    def prefill(self, num_tokens: int, prefix_tokens: int = 0) -> float:
+        """Seconds of a prompt of random tokens, of which the first are in the pool already."""
+        tokens = self._tokens(num_tokens)
+        start_s = time.perf_counter()
+        self._run(tokens, prefix_tokens)
+        return time.perf_counter() - start_s
+
+    def prefill_free(self, num_tokens: int) -> float:
+        """The same without grid and pool, in chunks of the same size."""
+        tokens = torch.from_numpy(self._tokens(num_tokens).astype(np.int64))
+        if self._free is None:
+            self._free = FreePrefill(self._loaded, self._loaded.grid_tokens)
+        start_s = time.perf_counter()
+        self._free.prefill(tokens)
+        return time.perf_counter() - start_s
+
+    def hooks_cost(self, num_tokens: int, repeats: int) -> float:
+        """CPU time of a prefill with a hook after each layer, as a ratio to one without.
+
+        The two run chunk by chunk in turn: the effect looked for is smaller than what the
+        machine's speed changes from one second to the next.
+        """
+        tokens = self._tokens(num_tokens)
+        bare, hooked = 0.0, 0.0
+        with _hook(self._loaded.config.num_layers) as hook:
+            for repeat in range(repeats):
+                for start in range(0, num_tokens, self._loaded.grid_tokens):
+                    # Nobody is always the second, who finds the caches warm.
+                    for is_hooked in (False, True) if repeat % 2 else (True, False):
+                        seconds = self._timed_chunk(tokens, start, hook if is_hooked else None)
+                        if is_hooked:
+                            hooked += seconds
+                        else:
+                            bare += seconds
+        return hooked / bare
+
+    def decode(self, context: int, batch: int, steps: int) -> float:
+        """Seconds of a step over sequences of `context` tokens, loaded from the pool."""
+        layout = self._loaded.layout
+        room = context + steps + 1
+        engine = DecodeEngine(self._loaded.model, layout, capacity_tokens=batch * room)
+        names = [str(index) for index in range(batch)]
+        for index, name in enumerate(names):
+            engine.add(name, room)
+            for block, start in enumerate(range(0, context, layout.block_tokens)):
+                slot = (index + block) % self._num_slots
+                count = min(layout.block_tokens, context - start)
+                engine.load_block(name, self._pool, slot, start, count)
+        tokens = [0] * batch
+
+        def step(position: int) -> None:
+            rows = [(name, tokens[index], position) for index, name in enumerate(names)]
+            tokens[:] = engine.step(rows).argmax(-1).tolist()
+
+        return _seconds_per_step(step, context, steps)
+
+    def decode_contiguous(self, context: int, batch: int, steps: int) -> float:
+        """The same in one tensor, without blocks and without joins and leaves."""
+        engine = ContiguousDecode(self._loaded, context=context, batch=batch, room=steps + 1)
+        tokens = torch.zeros(batch, dtype=torch.int64)
+
+        def step(_position: int) -> None:
+            nonlocal tokens
+            tokens = engine.step(tokens)
+
+        return _seconds_per_step(step, context, steps)
+
+    def gemm_limit(self, rows: int) -> float:
+        """FLOP/s."""
+        shapes = linear_shapes(self._loaded.config)
+        return gemm_flops_per_s(shapes, self._loaded.layout.torch_dtype, rows)
+
+    def read_limit(self) -> float:
+        return read_bytes_per_s()
+
+    def copy_limit(self) -> float:
+        return copy_bytes_per_s()
+
+    def self_test(self) -> dict[str, Any]:
+        """CPU seconds of the start-up self-test, computed anew, and what it found."""
+        start_s = time.process_time()
+        failed = check_equalities(self._loaded)
+        return {"seconds": time.process_time() - start_s, "failed": failed}
+
+    def pss_bytes(self) -> int:
+        """Memory of this process; shared pages count in shares."""
+        for line in _SMAPS.read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError(f"{_SMAPS} has no Pss")
+
+    def _tokens(self, count: int) -> Any:
+        return self._random.integers(0, self._loaded.config.vocab_size, count, dtype=np.int32)
+
+    def _run(self, tokens: Any, prefix_tokens: int) -> None:
+        for start in range(prefix_tokens, len(tokens), self._loaded.grid_tokens):
+            self._chunk(tokens, start, None)
+
+    def _timed_chunk(self, tokens: Any, start: int, hook: Callable[[int], None] | None) -> float:
+        start_s = time.process_time()
+        self._chunk(tokens, start, hook)
+        return time.process_time() - start_s
+
+    def _chunk(self, tokens: Any, start: int, hook: Callable[[int], None] | None) -> None:
+        chunk = tokens[start : start + self._loaded.grid_tokens]
+        block_tokens = self._loaded.layout.block_tokens
+        first = start // block_tokens
+        slots: Sequence[int] = range(first, first + -(-len(chunk) // block_tokens))
+        self._prefill.prefill_chunk(
+            chunk,
+            start,
+            range(first),
+            slots,
+            on_layer=hook,
+            want_logits=start + len(chunk) == len(tokens),
+        )
+
+
+@contextmanager
+def _hook(num_layers: int) -> Iterator[Callable[[int], None]]:
+    """What a worker's hook does in the compute thread: wakes the loop for each layer group."""
+    groups = layer_groups(num_layers, NUM_LAYER_GROUPS)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="hook")
+    thread.start()
+    layers: list[int] = []
+
+    def on_layer(layer: int) -> None:
+        if layer in groups:
+            loop.call_soon_threadsafe(layers.append, layer)
+
+    try:
+        yield on_layer
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _seconds_per_step(step: Callable[[int], None], context: int, steps: int) -> float:
+    step(context)  # not counted: first touch of memory
+    start_s = time.perf_counter()
+    for position in range(context + 1, context + 1 + steps):
+        step(position)
+    return (time.perf_counter() - start_s) / steps
+
+
+def load(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    start_s = time.perf_counter()
+    loaded = load_model(
+        settings["model"],
+        dtype=settings["dtype"],
+        cache_dir=Path(settings["cache_dir"]),
+        threads=settings["threads"],
+    )
+    load_s = time.perf_counter() - start_s
+    engine = Engine(loaded, settings["pool_tokens"])
+    names = (
+        "prefill", "prefill_free", "hooks_cost", "decode", "decode_contiguous", "gemm_limit",
+        "read_limit", "copy_limit", "self_test", "pss_bytes",
+    )  # fmt: skip
+    return (
+        {
+            "version": f"moonpool {importlib.metadata.version('moonpool')}, torch "
+            f"{torch.__version__}",
+            "linear_mode": loaded.model.linear_mode,
+            "grid_tokens": loaded.grid_tokens,
+            "load_s": load_s,
+        },
+        {name: getattr(engine, name) for name in names},
+    )

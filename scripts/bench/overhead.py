@@ -1,0 +1,100 @@
+"""What serving adds to computing: TTFT as the client sees it minus the engine's own time."""
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from scripts.bench.bars import Bar, judged
+from shared.runtime.clock import monotonic_s
+
+TIMEOUT_S = 60.0
+P50_GOAL_MS, P99_GOAL_MS = 5.0, 15.0
+
+
+class OverheadError(Exception):
+    """A request gave no usable answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    ttft_s: float
+    """From before the request is sent until its first text is here."""
+    compute_s: float
+    """Of the prefill, as its bill has it."""
+
+    @property
+    def overhead_s(self) -> float:
+        return self.ttft_s - self.compute_s
+
+
+async def measure(
+    base_url: str, model: str, *, num_requests: int, num_words: int, on_run: Callable[[int], None]
+) -> list[Sample]:
+    """One request in flight at a time, all prompts different, nothing cached."""
+    samples = []
+    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as http:
+        for number in range(num_requests + 1):
+            on_run(number)
+            sample = await _ask(http, base_url, model, f"Request {number}. " + "word " * num_words)
+            if number:  # the first opens connections
+                samples.append(sample)
+    return samples
+
+
+async def _ask(http: httpx.AsyncClient, base_url: str, model: str, prompt: str) -> Sample:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": 4,
+        "temperature": 0,
+        "stream": True,
+        "cache": "off",
+    }
+    first_s, compute_s = 0.0, None
+    start_s = monotonic_s()
+    try:
+        async with http.stream(
+            "POST", f"{base_url}/v1/chat/completions", json=body, headers={"x-moonpool-bill": "1"}
+        ) as response:
+            if response.status_code != 200:
+                raise OverheadError(f"HTTP {response.status_code}: {await response.aread()!r}")
+            async for line in response.aiter_lines():
+                event = _event_of(line)
+                if not first_s and _has_text(event):
+                    first_s = monotonic_s()
+                if "moonpool" in event:
+                    compute_s = float(event["moonpool"]["bill"]["real"]["compute_s"])
+    except httpx.HTTPError as error:
+        raise OverheadError(f"{type(error).__name__}: {error}") from None
+    if not first_s or compute_s is None:
+        raise OverheadError("the answer had no text or no bill")
+    return Sample(first_s - start_s, compute_s)
+
+
+def _has_text(event: dict[str, Any]) -> bool:
+    return any(choice["delta"].get("content") for choice in event.get("choices", ()))
+
+
+def _event_of(line: str) -> dict[str, Any]:
+    """What one line of the stream says; nothing when it is no event."""
+    data = line.removeprefix("data: ")
+    if data == line or data == "[DONE]":
+        return {}
+    event: dict[str, Any] = json.loads(data)
+    return event
+
+
+def bars_of(samples: list[Sample]) -> list[Bar]:
+    added_ms = sorted(1000 * sample.overhead_s for sample in samples)
+    p50 = statistics.median(added_ms)
+    p99 = added_ms[min(len(added_ms) - 1, int(len(added_ms) * 0.99))]
+    ttft_ms = 1000 * statistics.median(sample.ttft_s for sample in samples)
+    note = f"{len(samples)} requests, one at a time; median TTFT {ttft_ms:.1f} ms"
+    return [
+        judged("TTFT over HTTP minus engine time, p50", p50, "<", P50_GOAL_MS, "ms", note=note),
+        judged("TTFT over HTTP minus engine time, p99", p99, "<", P99_GOAL_MS, "ms"),
+    ]

@@ -1,0 +1,126 @@
+"""Attention by torch, over contiguous K and V of one sequence. Any device; the fall-back on CPU.
+
+Grouped query heads share a K/V head.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from shared.checkpoint.model_config import ModelConfig
+from shared.engine.kv_layout import KvLayout
+
+# With fewer rows torch splits the keys among its threads: other bits for each number of them.
+_MIN_QUERIES = 4
+
+
+class CausalMask:
+    """Additive masks for a run of queries at the end of a context, as views of one triangle.
+
+    With a `window` a query sees so many keys only, its own included.
+    """
+
+    def __init__(
+        self, max_queries: int, max_keys: int, dtype: torch.dtype, window: int | None = None
+    ) -> None:
+        self._split = max_keys
+        self._mask = torch.zeros(max_queries, max_keys + max_queries, dtype=dtype)
+        triangle = torch.full((max_queries, max_queries), float("-inf"), dtype=dtype)
+        self._mask[:, max_keys:] = triangle.triu(diagonal=1)
+        if window is not None:
+            # Keys at most as far right as `split + query - window` are out of sight.
+            hidden = torch.full_like(self._mask, float("-inf")).tril(diagonal=max_keys - window)
+            self._mask += hidden
+
+    def at(self, num_queries: int, num_past: int, num_keys: int) -> torch.Tensor:
+        """Query i sees keys 0 ... num_past + i, or those of them in its window."""
+        first = self._split - num_past
+        return self._mask[:num_queries, first : first + num_keys]
+
+
+class PlainPromptAttention:
+    def __init__(self, config: ModelConfig, layout: KvLayout, max_rows: int) -> None:
+        self._config = config
+        # Lazily resident: only what the longest prompt so far has touched.
+        shape = (2, config.max_positions, layout.num_kv_heads, layout.head_dim)
+        self._scratch = torch.empty(shape, dtype=layout.torch_dtype)
+        self._masks = {
+            window: CausalMask(max_rows, config.max_positions, layout.torch_dtype, window)
+            for window in {config.window_of(layer) for layer in range(layout.num_layers)}
+        }
+
+    def write(self, keys: torch.Tensor, values: torch.Tensor, first: int) -> None:
+        self._scratch[0, first : first + len(keys)] = keys
+        self._scratch[1, first : first + len(keys)] = values
+
+    def attend(self, query: torch.Tensor, start: int, end: int, layer: int) -> torch.Tensor:
+        mask = self._masks[self._config.window_of(layer)].at(len(query), start, end)
+        return attend_causal(query, self._scratch[0, :end], self._scratch[1, :end], mask)
+
+
+class PlainDecodeAttention:
+    """Per sequence: no sequence's bits depend on its company."""
+
+    def __init__(self, config: ModelConfig, layout: KvLayout) -> None:
+        self._config = config
+        self._layout = layout
+        self._sequences: list[tuple[torch.Tensor, int]] = []
+
+    def new_cache(self, num_tokens: int) -> torch.Tensor:
+        layout = self._layout
+        shape = (layout.num_layers, 2, num_tokens, layout.num_kv_heads, layout.head_dim)
+        return torch.empty(shape, dtype=layout.torch_dtype)
+
+    def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
+        cache[:, :, start : start + block.shape[2]] = block
+
+    def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
+        self._sequences = list(zip(caches, positions, strict=True))
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        attended = query.new_zeros(len(query), query.shape[1] * query.shape[2])
+        window = self._config.window_of(layer)
+        for row, (cache, position) in enumerate(self._sequences):
+            keys, values = cache[layer]
+            keys[position], values[position] = key[row], value[row]
+            first = 0 if window is None else max(0, position + 1 - window)
+            attended[row] = attend_one(
+                query[row], keys[first : position + 1], values[first : position + 1]
+            )
+        return attended
+
+
+def attend_causal(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """query [rows, heads, dim], keys and values [tokens, kv_heads, dim] -> [rows, heads * dim]."""
+    num_padding = max(0, _MIN_QUERIES - len(query))
+    if num_padding:
+        mask = torch.cat((mask, mask[-1:].expand(num_padding, -1)))
+    attended = F.scaled_dot_product_attention(
+        F.pad(query, (0, 0, 0, 0, 0, num_padding)).transpose(0, 1).unsqueeze(0),
+        keys.transpose(0, 1).unsqueeze(0),
+        values.transpose(0, 1).unsqueeze(0),
+        attn_mask=mask,
+        enable_gqa=True,
+    )
+    return attended.squeeze(0).transpose(0, 1)[: len(query)].reshape(len(query), -1)
+
+
+def attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One query [heads, dim] over all keys -> [heads * dim].
+
+    The heads that share a K/V head become the rows of one product: K and V are not repeated.
+    """
+    num_kv_heads = keys.shape[1]
+    grouped = query.reshape(1, num_kv_heads, -1, query.shape[-1])
+    num_rows = grouped.shape[2]
+    attended = F.scaled_dot_product_attention(
+        F.pad(grouped, (0, 0, 0, max(0, _MIN_QUERIES - num_rows))),
+        keys.transpose(0, 1).unsqueeze(0),
+        values.transpose(0, 1).unsqueeze(0),
+    )
+    return attended[:, :, :num_rows].reshape(-1)

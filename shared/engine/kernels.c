@@ -1,0 +1,313 @@
+/* Matrix products and attention for CPUs with AVX-512, in float32 and bfloat16.
+
+   Every element of a result is accumulated in one fixed order that depends on nothing but its own
+   row: not on how many rows there are, on where a chunk begins, or on the number of threads.
+   Built with -ffp-contract=off; fused operations are written out. */
+
+#include "kernels_product.h"
+
+/* ---- linear: out[rows][columns] = x[rows][depth] * panels (+ bias) (+ residual) ---- */
+
+#define LINEAR(type)                                                                               \
+    EXPORT void linear_##type(const type *x, const type *panels, const type *bias,                 \
+                              const type *residual, type *out, long rows, long columns,            \
+                              long depth, int threads) {                                           \
+        const long num_panels = (columns + PANEL - 1) / PANEL;                                     \
+        const long num_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;                                \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")         \
+        for (long item = 0; item < num_panels * num_blocks; item++) {                              \
+            float acc[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                             \
+            const long panel = item / num_blocks, first = item % num_blocks * ROW_BLOCK;           \
+            const long count = rows - first < ROW_BLOCK ? rows - first : ROW_BLOCK;                \
+            const type *weights = panels + panel * depth * PANEL;                                  \
+            for (long k = 0; k < depth; k += DEPTH_BLOCK)                                          \
+                product_##type(count, PANEL, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK,    \
+                               x + first * depth + k, depth, weights + k * PANEL, PANEL, acc,      \
+                               PANEL, k == 0);                                                     \
+            for (long row = 0; row < count; row++)                                                 \
+                for (long j = 0; j < PANEL; j += 16) {                                             \
+                    const long column = panel * PANEL + j;                                         \
+                    const __mmask16 mask = first_lanes(columns - column);                          \
+                    const long at = (first + row) * columns + column;                              \
+                    __m512 value = _mm512_load_ps(acc + row * PANEL + j);                          \
+                    if (bias) value = _mm512_add_ps(value, load_##type(bias + column, mask));      \
+                    if (residual)                                                                  \
+                        value = _mm512_add_ps(value, load_##type(residual + at, mask));            \
+                    store_##type(out + at, mask, value);                                           \
+                }                                                                                  \
+        }                                                                                          \
+    }
+LINEAR(float)
+#ifdef __AVX512BF16__
+LINEAR(bf16)
+#endif
+
+/* ---- packed K and V: per K/V head a run of tiles, each K [dim][64 keys], V [64 keys][dim];
+        in bfloat16 neighbours along the summed dimension are interleaved ---- */
+
+INLINE void put_float(float *tile, long key, long dim, const float *k, const float *v) {
+    for (long d = 0; d < dim; d++) tile[d * PANEL + key] = k[d];
+    memcpy(tile + dim * PANEL + key * dim, v, dim * sizeof(float));
+}
+INLINE void put_bf16(bf16 *tile, long key, long dim, const bf16 *k, const bf16 *v) {
+    for (long d = 0; d < dim; d += 2) memcpy(tile + d * PANEL + 2 * key, k + d, 4);
+    bf16 *values = tile + dim * PANEL + key / 2 * 2 * dim + key % 2;
+    for (long d = 0; d < dim; d++) values[2 * d] = v[d];
+    if (key % 2 == 0) /* its partner may be stale; zero until it is written */
+        for (long d = 0; d < dim; d++) values[2 * d + 1] = 0;
+}
+
+/* 16 keys, the first a multiple of 16: words of 32 bits, gathered across the keys. */
+INLINE void put_keys_16(int32_t *tile, long key, long words, const void *k, long stride_bytes) {
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)stride_bytes));
+    for (long word = 0; word < words; word++)
+        _mm512_storeu_si512(tile + word * PANEL + key,
+                            _mm512_i32gather_epi32(at, (const char *)k + 4 * word, 1));
+}
+INLINE void put16_float(float *tile, long key, long dim, const float *k, long ks, const float *v,
+                        long vs) {
+    put_keys_16((int32_t *)tile, key, dim, k, ks * (long)sizeof(float));
+    for (long i = 0; i < 16; i++)
+        memcpy(tile + dim * PANEL + (key + i) * dim, v + i * vs, dim * sizeof(float));
+}
+INLINE void put16_bf16(bf16 *tile, long key, long dim, const bf16 *k, long ks, const bf16 *v,
+                       long vs) {
+    put_keys_16((int32_t *)tile, key, dim / 2, k, ks * (long)sizeof(bf16));
+    for (long i = 0; i < 16; i += 2)
+        for (long d = 0; d < dim; d += 16) {
+            const __m256i even = _mm256_loadu_si256((const void *)(v + i * vs + d));
+            const __m256i odd = _mm256_loadu_si256((const void *)(v + (i + 1) * vs + d));
+            _mm512_storeu_si512(
+                tile + dim * PANEL + (key + i) * dim + 2 * d,
+                _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                                _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16)));
+        }
+}
+
+#define PACK(type)                                                                                 \
+    EXPORT void pack_##type(const type *keys, const type *values, long stride, type *packed,       \
+                            long head_stride, long first, long count, long heads, long dim) {      \
+        for (long head = 0; head < heads; head++)                                                  \
+            for (long i = 0; i < count;) {                                                         \
+                const long key = first + i;                                                        \
+                const type *k = keys + i * stride + head * dim, *v = values + i * stride + head * dim; \
+                type *tile = packed + head * head_stride + key / PANEL * 2 * PANEL * dim;          \
+                if (key % 16 == 0 && count - i >= 16) {                                            \
+                    put16_##type(tile, key % PANEL, dim, k, stride, v, stride);                    \
+                    i += 16;                                                                       \
+                } else {                                                                           \
+                    put_##type(tile, key % PANEL, dim, k, v);                                      \
+                    i++;                                                                           \
+                }                                                                                  \
+            }                                                                                      \
+    }
+PACK(float)
+PACK(bf16)
+
+/* ---- attention of some rows of one head over its tiles ---- */
+
+typedef struct {
+    float scores[QUERY_BLOCK * PANEL];
+    float out[QUERY_BLOCK * MAX_HEAD_DIM];
+    float sums[QUERY_BLOCK * 16];
+    float largest[QUERY_BLOCK];
+    bf16 weights[QUERY_BLOCK * PANEL];
+} __attribute__((aligned(64))) scratch_t;
+
+INLINE void put_weights_float(scratch_t *s, long row, long j, __m512 p) {
+    _mm512_store_ps(s->scores + row * PANEL + j, p);
+}
+INLINE const float *weights_float(scratch_t *s) { return s->scores; }
+#ifdef __AVX512BF16__
+INLINE void put_weights_bf16(scratch_t *s, long row, long j, __m512 p) {
+    store_bf16(s->weights + row * PANEL + j, 0xffff, p);
+}
+INLINE const bf16 *weights_bf16(scratch_t *s) { return s->weights; }
+#endif
+
+#define ATTEND_ROWS(type)                                                                          \
+    /* Row i is at position + i * step and sees `window` keys, its own the last of them. */        \
+    static void attend_rows_##type(const type *query, long ldq, long rows, long position,          \
+                                   long step, long window, const type *packed, long dim,           \
+                                   float scale, type *out, long ldo, scratch_t *s) {               \
+        const long first = position + 1 > window ? (position + 1 - window) / PANEL : 0;            \
+        const long last = position + (rows - 1) * step;                                            \
+        for (long row = 0; row < rows; row++) {                                                    \
+            s->largest[row] = -__builtin_inff();                                                   \
+            _mm512_store_ps(s->sums + row * 16, _mm512_setzero_ps());                              \
+        }                                                                                          \
+        for (long tile = first; tile * PANEL <= last; tile++) {                                    \
+            const type *keys = packed + tile * 2 * PANEL * dim, *values = keys + PANEL * dim;      \
+            const long seen = last + 1 - tile * PANEL;                                             \
+            long depth = seen < PANEL ? seen : PANEL;                                              \
+            if (sizeof(type) == 2) depth = (depth + 1) / 2 * 2;                                    \
+            product_##type(rows, PANEL, dim, query, ldq, keys, PANEL, s->scores, PANEL, 1);        \
+            for (long row = 0; row < rows; row++) {                                                \
+                const long visible = position + row * step + 1 - tile * PANEL;                     \
+                __m512 score[4], top = _mm512_set1_ps(s->largest[row]);                            \
+                __mmask16 mask[4];                                                                 \
+                for (int j = 0; j < 4; j++) {                                                      \
+                    mask[j] = first_lanes(visible - 16 * j) &                                      \
+                              (__mmask16)~first_lanes(visible - window - 16 * j);                  \
+                    score[j] = _mm512_mul_ps(_mm512_load_ps(s->scores + row * PANEL + 16 * j),     \
+                                             _mm512_set1_ps(scale));                               \
+                    top = _mm512_mask_max_ps(top, mask[j], top, score[j]);                         \
+                }                                                                                  \
+                const float largest = _mm512_reduce_max_ps(top);                                   \
+                const __m512 shift = _mm512_set1_ps(largest);                                      \
+                __m512 sum = _mm512_load_ps(s->sums + row * 16);                                   \
+                if (tile > first && largest != s->largest[row]) {                                  \
+                    const __m512 shrink =                                                          \
+                        exp_ps(_mm512_sub_ps(_mm512_set1_ps(s->largest[row]), shift));             \
+                    sum = _mm512_mul_ps(sum, shrink);                                              \
+                    for (long d = 0; d < dim; d += 16) {                                           \
+                        float *at = s->out + row * dim + d;                                        \
+                        _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), shrink));          \
+                    }                                                                              \
+                }                                                                                  \
+                for (int j = 0; j < 4; j++) {                                                      \
+                    const __m512 p = _mm512_maskz_mov_ps(                                          \
+                        mask[j], exp_ps(_mm512_sub_ps(score[j], shift)));                          \
+                    sum = _mm512_add_ps(sum, p);                                                   \
+                    put_weights_##type(s, row, 16 * j, p);                                         \
+                }                                                                                  \
+                s->largest[row] = largest;                                                         \
+                _mm512_store_ps(s->sums + row * 16, sum);                                          \
+            }                                                                                      \
+            product_##type(rows, dim, depth, weights_##type(s), PANEL, values, dim, s->out, dim,   \
+                           tile == first);                                                         \
+        }                                                                                          \
+        for (long row = 0; row < rows; row++) {                                                    \
+            const float sum = _mm512_reduce_add_ps(_mm512_load_ps(s->sums + row * 16));            \
+            for (long d = 0; d < dim; d += 16)                                                     \
+                store_##type(out + row * ldo + d, 0xffff,                                          \
+                             _mm512_div_ps(_mm512_loadu_ps(s->out + row * dim + d),                \
+                                           _mm512_set1_ps(sum)));                                  \
+        }                                                                                          \
+    }
+
+#define ATTEND(type)                                                                               \
+    ATTEND_ROWS(type)                                                                              \
+    /* A run of queries of one sequence, the first at `position`. */                               \
+    EXPORT void attend_run_##type(const type *query, long query_stride, const type *packed,        \
+                                  long head_stride,                                                \
+                                  type *out, long rows, long position, long window, long heads,    \
+                                  long kv_heads, long dim, float scale, int threads) {             \
+        const long blocks = (rows + QUERY_BLOCK - 1) / QUERY_BLOCK, ld = heads * dim;              \
+        _Pragma("omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)")        \
+        for (long item = 0; item < heads * blocks; item++) {                                       \
+            scratch_t scratch;                                                                     \
+            /* The longest rows first, so that threads end together. */                            \
+            const long head = item % heads, first = (blocks - 1 - item / heads) * QUERY_BLOCK;     \
+            const long count = rows - first < QUERY_BLOCK ? rows - first : QUERY_BLOCK;            \
+            attend_rows_##type(query + first * query_stride + head * dim, query_stride, count,     \
+                               position + first, 1, window,                                        \
+                               packed + head / (heads / kv_heads) * head_stride, dim, scale,       \
+                               out + first * ld + head * dim, ld, &scratch);                       \
+        }                                                                                          \
+    }                                                                                              \
+    /* One token of each of several sequences: its K and V are appended, then it attends. */        \
+    EXPORT void attend_each_##type(const type *query, const type *keys, const type *values,        \
+                                   long query_stride, long stride, type *const *packed,            \
+                                   const int64_t *head_strides,                                    \
+                                   const int64_t *positions, type *out, long sequences,            \
+                                   long window, long heads, long kv_heads, long dim, float scale,  \
+                                   int threads) {                                                  \
+        const long group = heads / kv_heads;                                                       \
+        _Pragma("omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)")        \
+        for (long item = 0; item < sequences * kv_heads; item++) {                                 \
+            scratch_t scratch;                                                                     \
+            const long sequence = item / kv_heads, head = item % kv_heads;                         \
+            const long at = head * group * dim, position = positions[sequence];                    \
+            type *tiles = packed[sequence] + head * head_strides[sequence];                        \
+            put_##type(tiles + position / PANEL * 2 * PANEL * dim, position % PANEL, dim,          \
+                       keys + sequence * stride + head * dim,                                      \
+                       values + sequence * stride + head * dim);                                   \
+            attend_rows_##type(query + sequence * query_stride + at, dim, group, position, 0,      \
+                               window, tiles, dim, scale, out + sequence * heads * dim + at, dim,          \
+                               &scratch);                                                          \
+        }                                                                                          \
+    }
+ATTEND(float)
+#ifdef __AVX512BF16__
+ATTEND(bf16)
+#endif
+
+/* ---- out = silu(gate) * up, from rows of [gate, up] ---- */
+
+#define SILU_UP(type)                                                                              \
+    EXPORT void silu_up_##type(const type *gate_up, type *out, long rows, long columns,            \
+                               int threads) {                                                      \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")         \
+        for (long row = 0; row < rows; row++)                                                      \
+            for (long j = 0; j < columns; j += 16) {                                               \
+                const __mmask16 mask = first_lanes(columns - j);                                   \
+                const type *at = gate_up + row * 2 * columns + j;                                  \
+                const __m512 gate = load_##type(at, mask), up = load_##type(at + columns, mask);   \
+                const __m512 one = _mm512_set1_ps(1.0f);                                           \
+                const __m512 negative = _mm512_sub_ps(_mm512_setzero_ps(), gate);                  \
+                const __m512 below =                                                               \
+                    _mm512_add_ps(one, exp_ps(_mm512_min_ps(negative, _mm512_set1_ps(88.0f))));    \
+                store_##type(out + row * columns + j, mask,                                        \
+                             _mm512_mul_ps(_mm512_div_ps(gate, below), up));                       \
+            }                                                                                      \
+    }
+SILU_UP(float)
+#ifdef __AVX512BF16__
+SILU_UP(bf16)
+#endif
+
+/* ---- out = x / rms(x) * weight ---- */
+
+#define RMS_NORM(type)                                                                             \
+    EXPORT void rms_norm_##type(const type *x, const type *weight, type *out, long rows,           \
+                                long columns, float eps) {                                         \
+        for (long row = 0; row < rows; row++) {                                                    \
+            __m512 squares = _mm512_setzero_ps();                                                  \
+            for (long j = 0; j < columns; j += 16) {                                               \
+                const __m512 v = load_##type(x + row * columns + j, first_lanes(columns - j));     \
+                squares = _mm512_fmadd_ps(v, v, squares);                                          \
+            }                                                                                      \
+            const float mean = _mm512_reduce_add_ps(squares) / (float)columns + eps;               \
+            const __m512 factor = _mm512_div_ps(_mm512_set1_ps(1.0f),                              \
+                                                _mm512_sqrt_ps(_mm512_set1_ps(mean)));             \
+            for (long j = 0; j < columns; j += 16) {                                               \
+                const __mmask16 mask = first_lanes(columns - j);                                   \
+                const __m512 v = load_##type(x + row * columns + j, mask);                         \
+                store_##type(out + row * columns + j, mask,                                        \
+                             _mm512_mul_ps(_mm512_mul_ps(v, factor),                               \
+                                           load_##type(weight + j, mask)));                        \
+            }                                                                                      \
+        }                                                                                          \
+    }
+RMS_NORM(float)
+#ifdef __AVX512BF16__
+RMS_NORM(bf16)
+#endif
+
+/* ---- rotary embedding, in place, of the first `heads` of each row's `all_heads` ---- */
+
+#define ROTATE(type)                                                                               \
+    EXPORT void rotate_##type(type *rows, const type *cos, const type *sin, long count,            \
+                              long heads, long all_heads, long dim) {                              \
+        const long half = dim / 2;                                                                 \
+        for (long row = 0; row < count; row++)                                                     \
+            for (long head = 0; head < heads; head++) {                                            \
+                type *at = rows + (row * all_heads + head) * dim;                                  \
+                for (long d = 0; d < half; d += 16) {                                              \
+                    const __mmask16 mask = first_lanes(half - d);                                  \
+                    const __m512 c = load_##type(cos + row * half + d, mask);                      \
+                    const __m512 s = load_##type(sin + row * half + d, mask);                      \
+                    const __m512 re = load_##type(at + d, mask);                                   \
+                    const __m512 im = load_##type(at + half + d, mask);                            \
+                    store_##type(at + d, mask, _mm512_fmsub_ps(re, c, _mm512_mul_ps(im, s)));      \
+                    store_##type(at + half + d, mask,                                              \
+                                 _mm512_fmadd_ps(im, c, _mm512_mul_ps(re, s)));                    \
+                }                                                                                  \
+            }                                                                                      \
+    }
+ROTATE(float)
+#ifdef __AVX512BF16__
+ROTATE(bf16)
+#endif

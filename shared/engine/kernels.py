@@ -1,0 +1,159 @@
+"""The kernels of kernels.c on tensors. Each row's bits depend on that row alone: not on the number
+of rows, on where a chunk begins, or on the number of threads."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shared.checkpoint.model_config import ModelConfig
+from shared.engine.kernel_build import build_kernels
+
+TILE_TOKENS = 64
+_MAX_HEAD_DIM = 256
+_MAX_GROUP = 48
+_NO_WINDOW = 1 << 40
+
+_P, _L, _F, _I = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
+_SIGNATURES: dict[str, list[Any]] = {
+    "linear": [_P] * 5 + [_L] * 3 + [_I],
+    "pack": [_P, _P, _L, _P] + [_L] * 5,
+    "attend_run": [_P, _L, _P, _L, _P] + [_L] * 6 + [_F, _I],
+    "attend_each": [_P, _P, _P, _L, _L, _P, _P, _P, _P] + [_L] * 5 + [_F, _I],
+    "silu_up": [_P, _P, _L, _L, _I],
+    "rotate": [_P, _P, _P] + [_L] * 4,
+    "rms_norm": [_P, _P, _P, _L, _L, _F],
+}
+_SUFFIXES = {torch.float32: "float", torch.bfloat16: "bf16"}
+
+
+def load_kernels(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> "Kernels | None":
+    """None where the CPU, the compiler or the shape of the model rules them out."""
+    group = config.num_heads // config.num_kv_heads
+    fits = (
+        config.head_dim % 16 == 0
+        and config.head_dim <= _MAX_HEAD_DIM
+        and group <= _MAX_GROUP
+        and config.hidden_size % 2 == 0
+        and config.intermediate_size % 2 == 0
+    )
+    library = build_kernels(cache_dir) if fits else None
+    if library is None:
+        return None
+    functions = ctypes.CDLL(str(library))
+    if not hasattr(functions, f"linear_{_SUFFIXES[dtype]}"):
+        return None
+    return Kernels(functions, dtype, library.name)
+
+
+class Kernels:
+    """For contiguous rows of one dtype, on as many threads as torch has."""
+
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, build: str) -> None:
+        self.build = build  # names source, compiler and flags
+        self._calls: dict[str, Any] = {}
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, f"{name}_{_SUFFIXES[dtype]}")
+            function.argtypes, function.restype = arguments, None
+            self._calls[name] = function
+
+    def linear(
+        self,
+        rows: torch.Tensor,
+        panels: torch.Tensor,
+        num_outputs: int,
+        bias: torch.Tensor | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        out = rows.new_empty(len(rows), num_outputs)
+        self._calls["linear"](
+            rows.data_ptr(), panels.data_ptr(), _address(bias), _address(residual),
+            out.data_ptr(), len(rows), num_outputs, rows.shape[1], torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+    def rms_norm(self, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        rows = rows.contiguous()
+        out, columns = torch.empty_like(rows), rows.shape[-1]
+        self._calls["rms_norm"](
+            rows.data_ptr(), weight.data_ptr(), out.data_ptr(), rows.numel() // columns, columns,
+            eps,
+        )  # fmt: skip
+        return out
+
+    def rotate(
+        self, rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, num_heads: int
+    ) -> None:
+        """RoPE of the first `num_heads` of rows [rows, heads, dim], in place."""
+        count, all_heads, dim = rows.shape
+        self._calls["rotate"](
+            rows.data_ptr(), cos.data_ptr(), sin.data_ptr(), count, num_heads, all_heads, dim
+        )
+
+    def silu_up(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up, from rows of [gate, up]."""
+        count, columns = len(gate_up), gate_up.shape[1] // 2
+        out = gate_up.new_empty(count, columns)
+        self._calls["silu_up"](
+            gate_up.data_ptr(), out.data_ptr(), count, columns, torch.get_num_threads()
+        )
+        return out
+
+    def pack(
+        self, keys: torch.Tensor, values: torch.Tensor, packed: torch.Tensor, first: int
+    ) -> None:
+        """K and V [tokens, kv_heads, dim] to positions `first`... of packed [kv_heads, ...]."""
+        count, heads, dim = keys.shape
+        if keys.stride() != values.stride() or keys.stride()[1:] != (dim, 1):
+            raise ValueError("keys and values: the heads of a token do not lie together")
+        self._calls["pack"](
+            keys.data_ptr(), values.data_ptr(), keys.stride(0), packed.data_ptr(),
+            packed.stride(0), first, count, heads, dim,
+        )  # fmt: skip
+
+    def attend_run(
+        self, query: torch.Tensor, packed: torch.Tensor, position: int, window: int | None
+    ) -> torch.Tensor:
+        """Queries [rows, heads, dim] of consecutive positions -> [rows, heads * dim]."""
+        rows, heads, dim = query.shape
+        out = query.new_empty(rows, heads * dim)
+        self._calls["attend_run"](
+            query.data_ptr(), query.stride(0), packed.data_ptr(), packed.stride(0),
+            out.data_ptr(), rows, position, window or _NO_WINDOW, heads, len(packed), dim,
+            dim**-0.5, torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+    def attend_each(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        addresses: npt.NDArray[np.int64],
+        head_strides: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        window: int | None,
+    ) -> torch.Tensor:
+        """One token of each sequence: K and V go to its packed cache, then it attends."""
+        rows, heads, dim = query.shape
+        out = query.new_empty(rows, heads * dim)
+        self._calls["attend_each"](
+            query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0), key.stride(0),
+            addresses.ctypes.data, head_strides.ctypes.data, positions.ctypes.data,
+            out.data_ptr(), rows, window or _NO_WINDOW, heads, key.shape[1], dim, dim**-0.5,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+
+def packed_shape(leading: Sequence[int], num_tokens: int, dim: int) -> tuple[int, ...]:
+    """Shape [leading..., tiles, K and V, values] that holds `num_tokens`; give it zeros."""
+    return (*leading, -(-num_tokens // TILE_TOKENS), 2, TILE_TOKENS * dim)
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

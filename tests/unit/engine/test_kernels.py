@@ -1,0 +1,114 @@
+"""Our kernels: what torch gives, and bits that depend on nothing but the row."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.checkpoint.model_config import ModelConfig
+from shared.engine import kernel_build
+from shared.engine.decode import DecodeEngine
+from shared.engine.kernel_check import agrees_with_torch
+from shared.engine.kernels import Kernels, load_kernels, packed_shape
+from shared.engine.loaded_model import LoadedModel, load_model
+from shared.engine.panels import to_panels
+from tests.support.engine import EngineBench, random_tokens
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    value: torch.dtype = request.param
+    return value
+
+
+def built(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> Kernels:
+    kernels = load_kernels(config, dtype, cache_dir)
+    if kernels is None:
+        pytest.skip("no gcc, or a CPU without AVX-512 (for bfloat16: AVX512_BF16)")
+    return kernels
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim"),
+    [(9, 3, 64), (4, 4, 32), (8, 2, 128), (4, 1, 80), (2, 2, 256), (7, 1, 16)],
+)
+def test_they_agree_with_torch_for_every_shape_of_heads(
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    tiny: LoadedModel,
+    engine_cache: Path,
+) -> None:
+    config = replace(tiny.config, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+    assert agrees_with_torch(built(config, dtype, engine_cache), config, dtype)
+
+
+def test_a_linear_row_does_not_depend_on_company_or_threads(
+    dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+) -> None:
+    kernels = built(tiny.config, dtype, engine_cache)
+    rows, panels = torch.randn(130, 1100).to(dtype), to_panels(torch.randn(200, 1100).to(dtype))
+    whole = kernels.linear(rows, panels, 200)
+    for count in range(1, 65):
+        assert torch.equal(kernels.linear(rows[:count], panels, 200), whole[:count])
+    torch.set_num_threads(2)
+    assert torch.equal(kernels.linear(rows, panels, 200), whole)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_an_attended_row_does_not_depend_on_how_the_run_is_cut(
+    window: int | None, dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+) -> None:
+    kernels = built(tiny.config, dtype, engine_cache)
+    query = torch.randn(200, 4, 32).to(dtype)
+    keys, values = torch.randn(2, 200, 2, 32).to(dtype)
+    packed = torch.zeros(packed_shape((2,), 200, 32), dtype=dtype)
+    kernels.pack(keys, values, packed, 0)
+    whole = kernels.attend_run(query, packed, 0, window)
+    for cut in (1, 17, 64, 199):
+        packed.zero_()
+        kernels.pack(keys[:cut], values[:cut], packed, 0)
+        before = kernels.attend_run(query[:cut], packed, 0, window)
+        kernels.pack(keys[cut:], values[cut:], packed, cut)
+        after = kernels.attend_run(query[cut:], packed, cut, window)
+        assert torch.equal(torch.cat((before, after)), whole)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny_bf16"])
+def test_a_decoded_token_has_the_bits_of_a_prefilled_one(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    loaded: LoadedModel = request.getfixturevalue(name)
+    if loaded.model.kernels is None:
+        pytest.skip("torch's kernels do not promise it")
+    prompt = random_tokens(90, seed=2)
+    bench = EngineBench(loaded, num_slots=1)
+    bench.prefill(prompt[:60], [0])
+    decode = DecodeEngine(loaded.model, loaded.layout, capacity_tokens=200)
+    bench.join(decode, "a", [0], 60, room=40)
+    for position in range(60, 90):
+        logits = decode.step([("a", prompt[position], position)])[0]
+        assert torch.equal(logits, bench.prefill(prompt[: position + 1], [0]))
+
+
+def test_without_a_compiler_the_engine_runs_on_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    loaded = load_model("dummy:tiny", cache_dir=tmp_path)
+    assert loaded.model.kernels is None
+    bench = EngineBench(loaded, num_slots=1)
+    assert len(bench.greedy(random_tokens(10, seed=1), [0], max_tokens=3)) == 3
+
+
+def test_a_source_that_does_not_compile_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.c"
+    broken.write_text("int main( {")
+    monkeypatch.setattr(kernel_build, "_SOURCE", broken)
+    assert kernel_build.build_kernels(tmp_path) is None
