@@ -1,4 +1,4 @@
-"""Every family against answers that transformers computed (scripts/make_goldens.py)."""
+"""Every family against answers that transformers computed (tests/support/make_goldens.py)."""
 
 import json
 from collections.abc import Sequence

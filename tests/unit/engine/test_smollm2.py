@@ -1,4 +1,4 @@
-"""The packaged real model against transformers in float32 (scripts/make_goldens.py)."""
+"""The packaged real model against transformers in float32 (tests/support/make_goldens.py)."""
 
 import json
 import tempfile

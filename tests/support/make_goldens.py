@@ -4,7 +4,7 @@ Not part of the test run: it needs transformers, which the project does not depe
 
     python -m venv --system-site-packages /tmp/goldens
     /tmp/goldens/bin/pip install transformers accelerate
-    PYTHONPATH=. /tmp/goldens/bin/python scripts/make_goldens.py [families] [smollm2]
+    PYTHONPATH=. /tmp/goldens/bin/python tests/support/make_goldens.py [families] [smollm2]
 """
 
 import importlib
@@ -26,7 +26,7 @@ from tests.support.family_checkpoints import (
     write_family,
 )
 
-GOLDENS = Path(__file__).resolve().parents[1] / "tests" / "goldens"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 NUM_LOGPROBS = 8
 NUM_TOP = 5
 REPETITION_PENALTY = 1.3
