@@ -60,7 +60,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """`num_bytes` at `offset` of a block, between a peer's slot and the same place of an own one."""
+    """`num_bytes` at `offset` of a block: a peer's slot and the same place of an own one."""
 
     peer_slot: int
     peer_generation: int
