@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from shared.engine.decode import DecodeEngine
-from shared.engine.file_lock import file_lock
+from shared.native.file_lock import file_lock
 from shared.engine.kernel_check import agrees_with_torch
 from shared.engine.kv_layout import KvLayout
 from shared.engine.linear import is_row_independent

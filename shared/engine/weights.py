@@ -7,7 +7,7 @@ import torch
 
 from shared.checkpoint.locate import ModelSource
 from shared.checkpoint.model_config import ModelConfig
-from shared.engine.file_lock import file_lock
+from shared.native.file_lock import file_lock
 from shared.engine.kv_layout import TORCH_DTYPES, DtypeName
 from shared.engine.model_weights import EMBEDDINGS, LM_HEAD, model_specs, panel_specs
 from shared.engine.panels import to_panels
