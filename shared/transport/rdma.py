@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from shared.transport.base import Peer, PeerLost, RdmaAddress, Slice, WriteRefused
+from shared.transport.base import Peer, PeerLost, RdmaAddress, Slice, WriteRefused, check_slices
 from shared.transport.node_files import NodeFiles, is_alive
 from shared.transport.rdma_memory import ScratchMemory, address_of
 from shared.transport.rdma_options import RdmaOptions
@@ -104,11 +104,13 @@ class RdmaTransport:
             raise PeerLost(f"node {peer.node} does not answer over rdma") from None
 
     async def read(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
+        self._check(slices)
         async with asyncio.timeout(timeout_s):
             link = await self._connected(peer)
             return await self._move(link, slices, is_write=False)
 
     async def write(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
+        self._check(slices)
         async with asyncio.timeout(timeout_s):
             link = await self._connected(peer)
             if self._options.is_fenced and any(
@@ -119,6 +121,10 @@ class RdmaTransport:
                     f"node {peer.node}: a pool on this host is written by its owner alone"
                 )
             return await self._move(link, slices, is_write=True)
+
+    def _check(self, slices: Sequence[Slice]) -> None:
+        info = self._own.info
+        check_slices(slices, num_slots=info.num_slots, block_bytes=info.block_bytes)
 
     def lanes(self, peer: Peer) -> list[UcxResource]:
         """What UCX uses to reach a connected peer."""
@@ -163,31 +169,23 @@ class RdmaTransport:
     async def _connected(self, peer: Peer) -> _Link:
         link = self._links.get((peer.node, peer.incarnation))
         if link is None or link.problem:
-            link = await self._make_link(peer)
-        _check_alive(link)
+            link = self._make_link(peer)
+        if link.files is not None and not is_alive(link.files):
+            self._lose(link, "its process is gone")
+            raise PeerLost(f"node {peer.node}: its process is gone")
         if not link.is_connected:
             await self._run(link, lambda scratch: probe(link.address, scratch))
             link.is_connected = True
         return link
 
-    async def _make_link(self, peer: Peer) -> _Link:
-        address, files = _address_of(peer, self._own), _files_of(peer)
-        known: list[_Link] = []
-
+    def _make_link(self, peer: Peer) -> _Link:
         def on_lost(reason: str) -> None:
-            self._on_loop(lambda: self._lose(known[0], reason) if known else None)
+            self._on_loop(lambda: self._lose(link, reason))
 
-        endpoint = await asyncio.wrap_future(
-            self._thread.run(lambda: self._thread.connect(address, on_lost))
-        )
-        key = (peer.node, peer.incarnation)
-        other = self._links.get(key)
-        link = _Link(peer, address, files, endpoint)
-        known.append(link)
-        if other is not None and not other.problem:
-            self._give_up(link, "connected twice at once")
-            return other
-        self._links.put(key, link)
+        address = _address_of(peer, self._own)
+        endpoint = self._thread.endpoint(address, on_lost)
+        link = _Link(peer, address, _files_of(peer), endpoint)
+        self._links.put((peer.node, peer.incarnation), link)
         for idle in self._links.evict(lambda each: each.num_calls > 0):
             self._give_up(idle, "another peer needed the place")
         return link
@@ -311,8 +309,3 @@ def _files_of(peer: Peer) -> NodeFiles | None:
     """
     files = None if peer.local is None else NodeFiles.of(peer.local.path)
     return files if files is not None and files.lock.exists() else None
-
-
-def _check_alive(link: _Link) -> None:
-    if link.files is not None and not is_alive(link.files):
-        raise PeerLost(f"node {link.peer.node}: its process is gone")

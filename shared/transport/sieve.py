@@ -61,7 +61,7 @@ class Sieve(Generic[K, V]):
     def _victim(self, is_busy: Callable[[V], bool]) -> K | None:
         keys = list(self._items)
         newest = keys[-1]
-        start = keys.index(self._hand) if self._hand in self._items else 0
+        start = 0 if self._hand is None else keys.index(self._hand)
         # Twice round: the first time may only take the marks away.
         for key in keys[start:] + keys + keys[:start]:
             if key in self._used:

@@ -35,7 +35,7 @@ class UcxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UcxResource:
-    """One way that UCX sees here: `rc_verbs` over `mlx5_0:1`, `tcp` over `eth0`, `cma` over memory."""
+    """One way that UCX sees here: `rc_verbs` over `mlx5_0:1`, `tcp` over `eth0`, `cma`."""
 
     transport: str
     device: str

@@ -1,4 +1,4 @@
-"""One connection to a peer and the jobs that run over it. Lives on the UCX thread.
+"""One connection to a peer and the jobs that run over it. Used on the UCX thread alone.
 
 A single get or put cannot be taken back: to end some, the whole endpoint is closed. A job has ended
 only when none of its requests can touch memory any more.
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from shared.transport import ucx_abi as abi
 from shared.transport.base import RdmaAddress
-from shared.transport.ucx_context import Region, UcxResource, check
+from shared.transport.ucx_context import Region, UcxError, UcxResource, check
 from shared.transport.ucx_worker import UcxWorker
 
 WINDOW_BYTES = 32 << 20
@@ -67,13 +67,14 @@ class UcxEndpoint:
 
     def __init__(
         self,
-        worker: UcxWorker,
+        worker: Callable[[], UcxWorker],
         address: RdmaAddress,
         on_lost: Callable[[str], None],
         on_work: Callable[["UcxEndpoint"], None],
         now_s: Callable[[], float],
     ) -> None:
-        self._library = worker.library
+        self._worker = worker
+        self._library = worker().library
         self._on_lost = on_lost
         self._on_work = on_work
         self._now_s = now_s
@@ -88,32 +89,15 @@ class UcxEndpoint:
         """When something last went on here; read by other threads."""
         self.lanes: list[UcxResource] = []
         """What it uses, known once something has moved."""
-        ffi, lib = self._library.ffi, self._library.lib
+        ffi = self._library.ffi
         self._param = ffi.new("ucp_request_param_t *")
         self._callback = ffi.callback(
             "void(void *, ucp_ep_h, ucs_status_t)", lambda _arg, _ep, status: self._fail(status)
         )
         self._address = ffi.from_buffer(address.worker_address)
-        params = ffi.new("ucp_ep_params_t *")
-        params.field_mask = (
-            abi.EP_PARAM_REMOTE_ADDRESS | abi.EP_PARAM_ERR_HANDLING_MODE | abi.EP_PARAM_ERR_HANDLER
-        )
-        params.address = ffi.cast("ucp_address_t *", self._address)
-        params.err_mode = abi.ERR_HANDLING_MODE_PEER
-        params.err_handler.cb = self._callback
-        made = ffi.new("ucp_ep_h *")
-        check(self._library, lib.ucp_ep_create(worker.handle, params, made), "ucp_ep_create")
-        self._handle = made[0]
+        self._packed_keys = {"table": address.table_rkey, "data": address.data_rkey}
         self._keys: dict[str, Any] = {}
-        try:
-            for where, key in (("table", address.table_rkey), ("data", address.data_rkey)):
-                unpacked = ffi.new("ucp_rkey_h *")
-                status = lib.ucp_ep_rkey_unpack(self._handle, ffi.from_buffer(key), unpacked)
-                check(self._library, status, "ucp_ep_rkey_unpack")
-                self._keys[where] = unpacked[0]
-        except BaseException:
-            self.close("a key of it is no key")
-            raise
+        self._handle: Any = None
 
     @property
     def is_lost(self) -> bool:
@@ -125,10 +109,11 @@ class UcxEndpoint:
         return not self._jobs and (not self._failure or self._is_closed)
 
     def start(self, job: Job) -> None:
-        if self._failure:
-            job.steps.close()
-            job.on_end(0, self._failure)
-            return
+        if self._handle is None and not self._failure:
+            try:
+                self._open()
+            except UcxError as error:
+                self.close(str(error))
         self._jobs.append(job)
         self._on_work(self)
 
@@ -144,6 +129,8 @@ class UcxEndpoint:
         if self._is_close_asked:
             return
         self._is_close_asked = True
+        if self._handle is None:
+            return
         self._param.op_attr_mask = abi.OP_FLAGS
         self._param.flags = abi.EP_CLOSE_FLAG_FORCE
         self._closing = self._library.lib.ucp_ep_close_nbx(self._handle, self._param)
@@ -152,7 +139,7 @@ class UcxEndpoint:
         """The worker is destroyed, and with it every request: nothing is in flight any more."""
         self._failure = self._failure or reason
         self._closing = None
-        self._is_closed = True
+        self._is_close_asked = self._is_closed = True
         for job in self._jobs:
             job.in_flight.clear()
         self._end_failed_jobs()
@@ -173,6 +160,26 @@ class UcxEndpoint:
             if self._failure:
                 return True
         return has_worked
+
+    def _open(self) -> None:
+        ffi, lib = self._library.ffi, self._library.lib
+        params = ffi.new("ucp_ep_params_t *")
+        params.field_mask = (
+            abi.EP_PARAM_REMOTE_ADDRESS | abi.EP_PARAM_ERR_HANDLING_MODE | abi.EP_PARAM_ERR_HANDLER
+        )
+        params.address = ffi.cast("ucp_address_t *", self._address)
+        params.err_mode = abi.ERR_HANDLING_MODE_PEER
+        params.err_handler.cb = self._callback
+        made = ffi.new("ucp_ep_h *")
+        check(
+            self._library, lib.ucp_ep_create(self._worker().handle, params, made), "ucp_ep_create"
+        )
+        self._handle = made[0]
+        for where, packed in self._packed_keys.items():
+            key = ffi.new("ucp_rkey_h *")
+            status = lib.ucp_ep_rkey_unpack(self._handle, ffi.from_buffer(packed), key)
+            check(self._library, status, "ucp_ep_rkey_unpack")
+            self._keys[where] = key[0]
 
     def _advance_job(self, job: Job) -> bool:
         """Submit one operation of it, or begin its next step, or end it."""

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from shared.transport.base import RdmaAddress
@@ -38,7 +39,7 @@ class UcxThread:
         self._calls: deque[Callable[[], None]] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closing = False
-        self._endpoints: set[UcxEndpoint] = set()
+        self._open_endpoints: set[UcxEndpoint] = set()
         self._working: set[UcxEndpoint] = set()
         self._opened: Future[None] = Future()
         self.num_wakeups = 0
@@ -82,6 +83,10 @@ class UcxThread:
         self.post(work)
         return future
 
+    def endpoint(self, address: RdmaAddress, on_lost: Callable[[str], None]) -> UcxEndpoint:
+        """Made on any thread; connects when the first job is started on it."""
+        return UcxEndpoint(lambda: self._initiator, address, on_lost, self._work_at, self._now_s)
+
     # --- on the thread -----------------------------------------------------------------------
 
     @property
@@ -91,13 +96,6 @@ class UcxThread:
 
     def register(self, address: int, num_bytes: int, *, is_writable: bool) -> Region:
         return self.context.register(address, num_bytes, is_writable=is_writable)
-
-    def connect(self, address: RdmaAddress, on_lost: Callable[[str], None]) -> UcxEndpoint:
-        endpoint = UcxEndpoint(
-            self._initiator, address, on_lost, self._working.add, self._now_s
-        )
-        self._endpoints.add(endpoint)
-        return endpoint
 
     def replace_target(self) -> None:
         """Nothing that peers have written by now lands after it; they must ask for the address."""
@@ -110,11 +108,14 @@ class UcxThread:
         self._poll.unregister(self._initiator.event_fd)
         self._initiator.destroy()
         self._initiator = self._watched(UcxWorker(self.context))
-        lost = list(self._endpoints)
-        self._endpoints.clear()
-        for endpoint in lost:
+        for endpoint in list(self._open_endpoints):
             endpoint.forget(reason)
+        self._open_endpoints.clear()
         self._working.clear()
+
+    def _work_at(self, endpoint: UcxEndpoint) -> None:
+        self._open_endpoints.add(endpoint)
+        self._working.add(endpoint)
 
     def _main(self) -> None:
         try:
@@ -153,14 +154,12 @@ class UcxThread:
             if endpoint.is_idle:
                 self._working.discard(endpoint)
                 if endpoint.is_lost:
-                    self._endpoints.discard(endpoint)
+                    self._open_endpoints.discard(endpoint)
         return has_worked
 
     def _make_calls(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            pass
         while self._calls:
             self._calls.popleft()()
 
@@ -172,7 +171,7 @@ class UcxThread:
         self._make_calls()
         self._initiator.destroy()
         self._target.destroy()
-        for endpoint in self._endpoints:
+        for endpoint in list(self._open_endpoints):
             endpoint.forget("this node ends")
         self.context.close()
         self._poll.close()
