@@ -19,6 +19,7 @@ from shared.transport.base import Peer, PeerLost, Slice, WriteRefused, check_sli
 from shared.transport.copying import RUN, Copier, PlainCopier, Runs, Stop
 from shared.transport.node_files import NodeFiles, is_alive
 from shared.transport.segment import Segment, SegmentError
+from shared.transport.settling import settled
 
 MAX_MAPPED_PEERS = 64
 MIN_SHARE_BYTES = 1 << 20
@@ -98,7 +99,7 @@ class LocalTransport:
         finally:
             # Stopped, late or cancelled: the threads must have left the own slots before we do.
             stop.set()
-            await _settled(copies)
+            await settled(copies)
             mapped.stops.discard(stop)
             if mapped.is_aborted and not mapped.stops:
                 mapped.segment.close()
@@ -131,21 +132,6 @@ class LocalTransport:
                 return
             if not self._peers[key].stops:
                 self._peers.pop(key).segment.close()
-
-
-async def _settled(copies: Sequence[asyncio.Future[int]]) -> None:
-    """Wait for the threads, whatever happens to this task meanwhile."""
-    is_cancelled = False
-    while pending := [copy for copy in copies if not copy.done()]:
-        try:
-            await asyncio.wait(pending)
-        except asyncio.CancelledError:
-            is_cancelled = True
-    for copy in copies:
-        if not copy.cancelled():
-            copy.exception()  # seen: the caller has an error of its own or gets this one
-    if is_cancelled:
-        raise asyncio.CancelledError
 
 
 def _map(peer: Peer, block_bytes: int) -> Segment:
