@@ -25,7 +25,6 @@ REQUEST_BYTES = 4 << 20
 """What one stream is asked for at once: few round trips, and calls share the streams in turn."""
 MAX_PEERS = 64
 STALL_S = 0.8
-Key = tuple[str, str]
 
 
 def default_streams() -> int:
@@ -52,12 +51,10 @@ class TcpTransport:
         self.on_peer_lost: Callable[[Peer, str], None] | None = None
         self._own = own
         self._names = (node, incarnation)
-        self._num_streams = num_streams or default_streams()
+        self._streams_per_peer = num_streams or default_streams()
         self._stall_s = stall_s
         self._capability = secrets.token_bytes(CAPABILITY_BYTES)
-        self._peers: dict[Key, PeerLink] = {}
-        self._use: Sieve[Key] = Sieve()
-        self._max_peers = max_peers
+        self._links: Sieve[tuple[str, str], PeerLink] = Sieve(max_peers)
         self._streams: set[Stream] = set()
         self.server = TcpServer(own, node, incarnation, self._capability, may_write=may_write)
 
@@ -67,6 +64,11 @@ class TcpTransport:
         port = int(listener.getsockname()[1])
         self.server.start(listener)
         return TcpAddress(host, port, self._capability)
+
+    @property
+    def num_streams(self) -> int:
+        """Open now, to all peers."""
+        return len(self._streams)
 
     async def connect(self, peer: Peer) -> None:
         await self._link(peer).opened()
@@ -88,13 +90,13 @@ class TcpTransport:
         return done
 
     def abort(self, peer: Peer) -> None:
-        link = self._peers.get((peer.node, peer.incarnation))
+        link = self._links.pop((peer.node, peer.incarnation))
         if link is not None:
-            self._drop(link, "given up")
+            link.end("given up")
 
     async def close(self) -> None:
-        for link in list(self._peers.values()):
-            self._drop(link, "this node shuts down")
+        for link in self._links.clear():
+            link.end("this node shuts down")
         while self._streams:
             await asyncio.wait([stream.ended for stream in self._streams])
         await self.server.close()
@@ -120,7 +122,10 @@ class TcpTransport:
         works = [
             Work(operation, part, with_digests, loop.create_future()) for part in _parts(slices)
         ]
-        await link.run(works, timeout_s)
+        try:
+            await link.run(works, timeout_s)
+        finally:
+            self._give_up_idle()  # there may be more than allowed while all are busy
         for number, work in enumerate(works):
             if work.done < len(work.slices):
                 return works[: number + 1]
@@ -128,29 +133,23 @@ class TcpTransport:
 
     def _link(self, peer: Peer) -> PeerLink:
         key = (peer.node, peer.incarnation)
-        link = self._peers.get(key)
+        link = self._links.get(key)
         if link is None:
             if peer.tcp is None:
                 raise PeerLost(f"node {peer.node} offers no streams")
-            link = PeerLink(peer, self._num_streams, self._open_stream, self._on_lost)
-            self._peers[key] = link
-            self._use.add(key)
-            self._close_idle(key)
-        self._use.touch(key)
+            link = PeerLink(peer, self._streams_per_peer, self._open_stream, self._on_lost)
+            self._links.put(key, link)
+            self._give_up_idle()
         return link
 
-    def _close_idle(self, newest: Key) -> None:
-        while len(self._peers) > self._max_peers:
-            key = self._use.victim(lambda key: key != newest and not self._peers[key].is_busy)
-            if key is None:
-                return  # all are at work: a few more for a while
-            self._drop(self._peers[key], "idle")
+    def _give_up_idle(self) -> None:
+        for idle in self._links.evict(lambda each: each.is_busy):
+            idle.end("idle")
 
     def _drop(self, link: PeerLink, reason: str) -> None:
         key = (link.peer.node, link.peer.incarnation)
-        if self._peers.get(key) is link:
-            del self._peers[key]
-            self._use.remove(key)
+        if self._links.peek(key) is link:
+            self._links.pop(key)
         link.end(reason)
 
     def _open_stream(self, link: PeerLink) -> Stream:
@@ -171,7 +170,7 @@ class TcpTransport:
     def _on_lost(self, link: PeerLink, reason: str) -> None:
         self._drop(link, reason)
         log.info("node %s is lost: %s", link.peer.node, reason)
-        if self.on_peer_lost is not None:
+        if self.on_peer_lost is not None and link.was_connected:
             self.on_peer_lost(link.peer, reason)
 
 

@@ -36,13 +36,14 @@ class PeerLink:
         self._free: list[Stream] = []
         self._calls: deque[deque[Work]] = deque()
         """What each call has not begun yet, in turn."""
-        self._num_running = 0
+        self._num_users = 0
+        self.was_connected = False
         self._opened: asyncio.Future[None] | None = None
         self._end_reason = ""
 
     @property
     def is_busy(self) -> bool:
-        return self._num_running > 0
+        return self._num_users > 0
 
     async def opened(self) -> None:
         """Until a stream is there; PeerLost when it cannot be."""
@@ -50,7 +51,11 @@ class PeerLink:
         if self._opened is None:
             self._opened = asyncio.get_running_loop().create_future()
             self._streams.add(self._open_stream(self))
-        await asyncio.shield(self._opened)
+        self._num_users += 1
+        try:
+            await asyncio.shield(self._opened)
+        finally:
+            self._num_users -= 1
         self._check()
 
     async def run(self, works: Sequence[Work], timeout_s: float) -> None:
@@ -63,29 +68,30 @@ class PeerLink:
         for work in works:
             work.waiting = waiting
         self._calls.append(waiting)
-        self._num_running += 1
+        self._num_users += 1
         ends = [work.ended for work in works]
         try:
             self._pump()
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait(ends)
         finally:
-            self._num_running -= 1
+            self._num_users -= 1
             _never_begun(waiting)
             for work in works:
                 if not work.ended.done() and work.stream is not None:
                     work.stream.cut()
             await settled(ends)
-        for work in works:
-            if work.error is not None:
-                raise PeerLost(f"node {self.peer.node}: {work.error}")
-        if self._end_reason and any(work.stream is None for work in works):
+        failed = [work.error for work in works if work.error is not None]
+        if failed or any(work.stream is None for work in works):
             self._check()
+        if failed:
+            raise PeerLost(f"node {self.peer.node}: {failed[0]}")
 
     def on_free(self, stream: Stream, done: Work | None) -> None:
         """It has greeted, or has done its work."""
         if self._end_reason or stream not in self._streams:
             return
+        self.was_connected = True
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
         if done is not None and done.done < len(done.slices):

@@ -189,7 +189,8 @@ class TcpServer:
 
     def num_writable(self, peer: Names, slices: WireSlices) -> int:
         """How many leading slices the pool lets this peer write now; asks it on its loop."""
-        wanted = [(int(part["slot"]), int(part["generation"])) for part in slices]
+        holding = slices[: leading_that_hold(slices, self._segment.generations)]
+        wanted = [(int(part["slot"]), int(part["generation"])) for part in holding]
         answer: Future[int] = Future()
 
         def ask() -> None:
