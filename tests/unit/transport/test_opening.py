@@ -72,7 +72,7 @@ async def test_what_cannot_be_opened_is_left_out_with_its_reason(place: Place) -
 
 async def test_a_host_without_an_address_is_named(place: Place) -> None:
     options = replace(place.options, names=["tcp"], tcp_host="no-such-host.invalid")
-    with pytest.raises(Unavailable, match="MOONPOOL_TCP_HOST=no-such-host.invalid"):
+    with pytest.raises(Unavailable, match=r"MOONPOOL_TCP_HOST=no-such-host\.invalid"):
         await open_transports(replace(place, options=options))
 
 
