@@ -4,6 +4,7 @@ import asyncio
 import secrets
 
 from services.transfer.node import Node
+from services.transfer.peers import rdma_descriptor, tcp_descriptor
 from services.transfer.residency_publisher import ResidencyPublisher
 from shared.kv.block_keys import split
 from shared.kv.lease import LeaseTable
@@ -81,7 +82,9 @@ class PeerHandlers:
             node=self._node.ref,
             root=pool.root,
             geometry=pool.geometry,
-            local=pool.descriptor,
+            local=pool.descriptor if formatted.transports.has_local else None,
+            tcp=tcp_descriptor(formatted.transports.tcp),
+            rdma=rdma_descriptor(formatted.transports.rdma),
         )
 
     async def lease(self, request: LeaseRequest) -> LeaseReply:

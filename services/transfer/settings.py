@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from shared.runtime.settings import CommonSettings
+from services.transfer.transport_settings import TransportSettings
 
 
-class TransferSettings(CommonSettings):
+class TransferSettings(TransportSettings):
     """`instance_id` is the node's name."""
 
     pool_bytes: int = Field(default=768 << 20, ge=4096, description="room for KV blocks")

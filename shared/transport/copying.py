@@ -5,6 +5,7 @@ Works on addresses: whoever calls keeps the memory mapped until the call has ret
 
 import ctypes
 import hashlib
+import importlib
 import logging
 import shutil
 import threading
@@ -121,7 +122,7 @@ class NativeCopier:
             ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p,
             ctypes.c_void_p,
         ]  # fmt: skip
-        self._xxhash = ctypes.CDLL(xxhash._xxhash.__file__)
+        self._xxhash = ctypes.CDLL(importlib.import_module("xxhash._xxhash").__file__)
         self._xxhash.XXH3_createState.restype = ctypes.c_void_p
         self._xxhash.XXH3_createState.argtypes = []
         self._functions = {
@@ -188,7 +189,7 @@ def is_right(copier: Copier) -> bool:
 
 
 def _bytes_at(address: int, num_bytes: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
 
 
 def _holds(run: np.void) -> bool:

@@ -6,7 +6,6 @@ is told by the generation, compared before and after the copy.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from shared.transport.base import Peer, PeerLost, Slice, WriteRefused, check_sli
 from shared.transport.copying import RUN, Copier, PlainCopier, Runs, Stop
 from shared.transport.node_files import NodeFiles, is_alive
 from shared.transport.segment import Segment, SegmentError
+from shared.transport.settling import settled
+from shared.transport.sieve import Sieve
 
 MAX_MAPPED_PEERS = 64
 MIN_SHARE_BYTES = 1 << 20
@@ -32,6 +33,14 @@ class _Mapped:
     """One of each read that runs."""
     is_aborted: bool = False
 
+    def end(self) -> None:
+        """The last read that runs unmaps it."""
+        self.is_aborted = True
+        for stop in self.stops:
+            stop.set()
+        if not self.stops:
+            self.segment.close()
+
 
 class LocalTransport:
     """Reads from segments of the same host into the own one."""
@@ -44,24 +53,24 @@ class LocalTransport:
         self._copier = copier or PlainCopier()
         self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="local-copy")
-        self._peers: OrderedDict[tuple[str, str], _Mapped] = OrderedDict()
+        self._peers: Sieve[tuple[str, str], _Mapped] = Sieve(MAX_MAPPED_PEERS)
 
     async def connect(self, peer: Peer) -> None:
         key = (peer.node, peer.incarnation)
-        if key in self._peers:
+        if self._peers.get(key) is not None:
             if not _is_alive(peer):
                 self.abort(peer)
                 raise PeerLost(f"node {peer.node}: its process is gone")
-            self._peers.move_to_end(key)
             return
         segment = await asyncio.get_running_loop().run_in_executor(
             self._threads, _map, peer, self._own.info.block_bytes
         )
-        if key in self._peers:
+        if self._peers.peek(key) is not None:
             segment.close()  # two connected at once
             return
-        self._peers[key] = _Mapped(segment)
-        self._close_idle()
+        self._peers.put(key, _Mapped(segment))
+        for idle in self._peers.evict(lambda each: bool(each.stops)):
+            idle.segment.close()
 
     async def read(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
         return len(await self._read(peer, slices, timeout_s, with_digests=False))
@@ -78,7 +87,7 @@ class LocalTransport:
         info = self._own.info
         check_slices(slices, num_slots=info.num_slots, block_bytes=info.block_bytes)
         await self.connect(peer)
-        mapped = self._peers.get((peer.node, peer.incarnation))
+        mapped = self._peers.peek((peer.node, peer.incarnation))
         if mapped is None:
             raise PeerLost(f"node {peer.node}: given up while it was being mapped")
         runs = _runs(mapped.segment, self._own, slices)
@@ -98,7 +107,7 @@ class LocalTransport:
         finally:
             # Stopped, late or cancelled: the threads must have left the own slots before we do.
             stop.set()
-            await _settled(copies)
+            await settled(copies)
             mapped.stops.discard(stop)
             if mapped.is_aborted and not mapped.stops:
                 mapped.segment.close()
@@ -111,41 +120,14 @@ class LocalTransport:
         raise WriteRefused(f"node {peer.node}: a pool on this host is written by its owner alone")
 
     def abort(self, peer: Peer) -> None:
-        mapped = self._peers.pop((peer.node, peer.incarnation), None)
-        if mapped is None:
-            return
-        mapped.is_aborted = True
-        for stop in mapped.stops:
-            stop.set()
-        if not mapped.stops:
-            mapped.segment.close()
+        mapped = self._peers.pop((peer.node, peer.incarnation))
+        if mapped is not None:
+            mapped.end()
 
     async def close(self) -> None:
-        for node, incarnation in list(self._peers):
-            self.abort(Peer(node, incarnation))
+        for mapped in self._peers.clear():
+            mapped.end()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
-
-    def _close_idle(self) -> None:
-        for key in list(self._peers):
-            if len(self._peers) <= MAX_MAPPED_PEERS:
-                return
-            if not self._peers[key].stops:
-                self._peers.pop(key).segment.close()
-
-
-async def _settled(copies: Sequence[asyncio.Future[int]]) -> None:
-    """Wait for the threads, whatever happens to this task meanwhile."""
-    is_cancelled = False
-    while pending := [copy for copy in copies if not copy.done()]:
-        try:
-            await asyncio.wait(pending)
-        except asyncio.CancelledError:
-            is_cancelled = True
-    for copy in copies:
-        if not copy.cancelled():
-            copy.exception()  # seen: the caller has an error of its own or gets this one
-    if is_cancelled:
-        raise asyncio.CancelledError
 
 
 def _map(peer: Peer, block_bytes: int) -> Segment:

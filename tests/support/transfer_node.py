@@ -49,7 +49,13 @@ class TransferNode:
     """One `python -m services.transfer`."""
 
     def __init__(
-        self, node: str, folder: SharedFolder, nats_url: str, log: Path, pool_bytes: int
+        self,
+        node: str,
+        folder: SharedFolder,
+        nats_url: str,
+        log: Path,
+        pool_bytes: int,
+        transport: str,
     ) -> None:
         self.node = node
         self._folder = folder
@@ -62,6 +68,7 @@ class TransferNode:
             "MOONPOOL_POOL_BYTES": str(pool_bytes),
             "MOONPOOL_INDEX_TIMEOUT_S": "0.3",
             "MOONPOOL_PEER_TIMEOUT_S": "1",
+            "MOONPOOL_TRANSPORTS": transport,
             "MOONPOOL_DRAIN_TIMEOUT_S": "3",
             "PYTHONFAULTHANDLER": "1",
         }
@@ -142,7 +149,9 @@ class TransferNode:
 class TransferHost:
     """One host with a shared folder; starts nodes on it and ends all of it on leaving."""
 
-    def __init__(self, nats_url: str, logs: Path) -> None:
+    def __init__(self, nats_url: str, logs: Path, transport: str = "local") -> None:
+        self.transport = transport
+        """The only one of its nodes: with tcp they are as on hosts of their own."""
         self._nats_url = nats_url
         self._logs = logs
         self._stack = ExitStack()
@@ -161,7 +170,12 @@ class TransferHost:
     ) -> TransferNode:
         node = f"{name}-{self._suffix}"
         transfer = TransferNode(
-            node, self.folder, nats_url or self._nats_url, self._logs / f"{node}.log", pool_bytes
+            node,
+            self.folder,
+            nats_url or self._nats_url,
+            self._logs / f"{node}.log",
+            pool_bytes,
+            self.transport,
         )
         return self._stack.enter_context(transfer)
 

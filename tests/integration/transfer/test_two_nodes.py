@@ -28,6 +28,7 @@ from tests.support.transfer_node import (
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_blocks_sealed_on_one_node_are_fetched_by_the_other(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -41,7 +42,7 @@ async def test_blocks_sealed_on_one_node_are_fetched_by_the_other(host: Transfer
     assert len(reply.blocks.slots) == 40
     assert reply.num_local == 5
     assert reply.fetched_bytes == 35 * GEOMETRY.block_bytes
-    assert reply.transport == "local"
+    assert reply.transport == host.transport
     check_bytes(b, chain, reply.blocks)
     again = await b.lease("r2", chain)
     assert again.slots == reply.blocks.slots
@@ -50,6 +51,7 @@ async def test_blocks_sealed_on_one_node_are_fetched_by_the_other(host: Transfer
     b.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_a_fetch_brings_what_the_source_has_and_no_more(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -88,6 +90,7 @@ async def test_two_fetches_of_one_chain_at_once_move_it_once(host: TransferHost)
         pool.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_layers_of_unfinished_and_private_slots_are_pulled(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -131,6 +134,7 @@ async def test_layers_of_unfinished_and_private_slots_are_pulled(host: TransferH
     b.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_a_slot_in_another_use_is_not_pulled(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))

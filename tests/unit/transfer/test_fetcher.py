@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.transfer import fetcher as fetcher_module
+from services.transfer import stripes
 from services.transfer.fetcher import Fetcher
+from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
 from shared.kv.block_keys import split
@@ -25,6 +26,7 @@ from shared.runtime.tasks import Tasks
 from shared.transport.base import Peer
 from shared.transport.checksum import block_checksum
 from shared.transport.fake import FakePeer, FakeTransport
+from shared.transport.router import Router
 from shared.transport.segment import Segment
 from tests.support.transfer_node import GEOMETRY, ROOT, block_bytes_of, make_chain, request_ref
 
@@ -78,6 +80,7 @@ class Bench:
     memory: FakePeer
     peers: FakePeers
     fetcher: Fetcher
+    flow: Flow
 
     async def fetch(self, handle: str = "r", remaining_ms: int = 5_000) -> FetchBlocksReply:
         request = FetchBlocks(
@@ -96,14 +99,14 @@ class Bench:
             assert np.array_equal(self.pool.segment.block(slot), block_bytes_of(key))
         counts = self.pool.blocks.counts
         assert (counts.sealed, counts.free) == (num_blocks, NUM_SLOTS - num_blocks)
-        assert self.fetcher.bytes_in_flight == 0
+        assert self.flow.bytes_in_flight == 0
         assert len(self.peers.released) == len(self.peers.leased)
         self.pool.blocks.check_integrity()
 
 
 @pytest.fixture
 async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(fetcher_module, "WINDOW_BYTES", 3 * GEOMETRY.block_bytes)
+    monkeypatch.setattr(stripes, "WINDOW_BYTES", 3 * GEOMETRY.block_bytes)
     segment = Segment.create(
         tmp_path / "here.1.seg", num_slots=NUM_SLOTS, block_bytes=GEOMETRY.block_bytes
     )
@@ -116,8 +119,9 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         pool = NodePool(ROOT, GEOMETRY, segment, threads, lambda: None)
         async with asyncio.TaskGroup() as group:
             tasks = Tasks(group, logging.getLogger("test"))
-            fetcher = Fetcher(pool, HERE, transport, peers, tasks)  # type: ignore[arg-type]
-            yield Bench(pool, memory, peers, fetcher)
+            flow = Flow()
+            fetcher = Fetcher(pool, HERE, Router([transport]), peers, tasks, flow)  # type: ignore[arg-type]
+            yield Bench(pool, memory, peers, fetcher, flow)
     del own
     pool.close()
 
