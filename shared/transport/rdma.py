@@ -5,6 +5,7 @@ any more; where a peer does not let them settle, its endpoint is torn down.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,17 +18,19 @@ from shared.transport.rdma_options import RdmaOptions
 from shared.transport.rdma_plan import Scratch, batches, move, probe
 from shared.transport.segment import Segment
 from shared.transport.sieve import Sieve
-from shared.transport.ucx_context import Region, UcxResource
+from shared.transport.ucx_context import Access, Region, UcxResource
 from shared.transport.ucx_endpoint import Job, Step, UcxEndpoint
 from shared.transport.ucx_library import load_ucx
 from shared.transport.ucx_thread import UcxThread
 
+log = logging.getLogger("moonpool.transport.rdma")
 CONNECT_TIMEOUT_S = 3.0
 LIFE_CHECK_S = 0.25
 """How often a peer on this host is looked after while something moves."""
 STALL_S = 1.0
 """A stopped call waits for its requests as long as something goes on this often."""
 SETTLE_S = 3.0
+STUCK_S = 10.0
 JOBS_PER_PEER = 4
 
 
@@ -97,11 +100,7 @@ class RdmaTransport:
         )
 
     async def connect(self, peer: Peer) -> None:
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._connected(peer)
-        except TimeoutError:
-            raise PeerLost(f"node {peer.node} does not answer over rdma") from None
+        await self._connected(peer)
 
     async def read(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
         self._check(slices)
@@ -111,11 +110,12 @@ class RdmaTransport:
 
     async def write(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
         self._check(slices)
+        if self._options.writes == "never":
+            raise WriteRefused(f"node {peer.node}: a pool is written by its owner alone")
         async with asyncio.timeout(timeout_s):
             link = await self._connected(peer)
-            if self._options.is_fenced and any(
-                lane.transport == "cma" for lane in link.endpoint.lanes
-            ):
+            is_cma = any(lane.transport == "cma" for lane in link.endpoint.lanes)
+            if is_cma and self._options.writes != "always":
                 # Not even the end of the connection keeps a stopped process from going on with it.
                 raise WriteRefused(
                     f"node {peer.node}: a pool on this host is written by its owner alone"
@@ -156,14 +156,16 @@ class RdmaTransport:
 
     async def _register(self) -> None:
         info, thread = self._own.info, self._thread
+        is_read_only = self._options.writes == "never"
+        access = Access.PEERS_READ if is_read_only else Access.PEERS_WRITE
         table, data = address_of(self._own.generations), address_of(self._own.bytes)
         self._table = await asyncio.wrap_future(
             thread.run(
-                lambda: thread.register(table, self._own.generations.nbytes, is_writable=False)
+                lambda: thread.register(table, self._own.generations.nbytes, Access.PEERS_READ)
             )
         )
         self._data = await asyncio.wrap_future(
-            thread.run(lambda: thread.register(data, info.data_bytes, is_writable=True))
+            thread.run(lambda: thread.register(data, info.data_bytes, access))
         )
 
     async def _connected(self, peer: Peer) -> _Link:
@@ -174,7 +176,11 @@ class RdmaTransport:
             self._lose(link, "its process is gone")
             raise PeerLost(f"node {peer.node}: its process is gone")
         if not link.is_connected:
-            await self._run(link, lambda scratch: probe(link.address, scratch))
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await self._run(link, lambda scratch: probe(link.address, scratch))
+            except TimeoutError:
+                raise PeerLost(f"node {peer.node} does not answer over rdma") from None
             link.is_connected = True
         return link
 
@@ -244,7 +250,7 @@ class RdmaTransport:
         return _Running(job, ended)
 
     async def _settle(self, link: _Link, running: _Running) -> None:
-        """Wait until nothing of the job moves; harder means, one after the other, see to it."""
+        """Wait until nothing of the job moves; a peer that does not let it is torn off."""
         if running.ended.done():
             return
         self._thread.post(lambda: link.endpoint.stop(running.job))
@@ -259,11 +265,12 @@ class RdmaTransport:
             stalled_s = min(waited_s, self._loop.time() - link.endpoint.settled_s)
             if running.ended.done():
                 break
-            if waited_s > 2 * SETTLE_S:
-                self._thread.post(lambda: self._thread.replace_initiator("UCX had to start anew"))
-                started_s = self._loop.time()
-            elif stalled_s > STALL_S or waited_s > SETTLE_S:
+            if stalled_s > STALL_S or waited_s > SETTLE_S:
                 self._lose(link, "it does not answer")
+            if waited_s > STUCK_S:
+                # Memory that may still be written is never given back.
+                log.critical("node %s: UCX does not end a transfer", link.peer.node)
+                started_s = self._loop.time()
         if is_cancelled:
             raise asyncio.CancelledError
 

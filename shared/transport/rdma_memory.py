@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.transport.rdma_plan import SCRATCH_BYTES, Scratch
+from shared.transport.ucx_context import Access
 from shared.transport.ucx_thread import UcxThread
 
 CHUNKS = 16
@@ -50,7 +51,7 @@ class ScratchMemory:
         address = address_of(np.frombuffer(memory, dtype=np.uint8))
         thread = self._thread
         region = await asyncio.wrap_future(
-            thread.run(lambda: thread.register(address, len(memory), is_writable=True))
+            thread.run(lambda: thread.register(address, len(memory), Access.OWN))
         )
         self._maps.append(memory)
         view = memoryview(memory)

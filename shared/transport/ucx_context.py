@@ -6,6 +6,7 @@ Used by one thread at a time. Knows no peers.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Any, Self
 
 from shared.transport import ucx_abi as abi
@@ -45,6 +46,14 @@ class UcxResource:
         return self.transport.startswith(RDMA_TRANSPORTS)
 
 
+class Access(IntFlag):
+    """Who may do what with registered memory; transfers of our own always may."""
+
+    OWN = abi.PROT_LOCAL_READ | abi.PROT_LOCAL_WRITE
+    PEERS_READ = OWN | abi.PROT_REMOTE_READ
+    PEERS_WRITE = PEERS_READ | abi.PROT_REMOTE_WRITE
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
     """Registered memory of this process."""
@@ -53,17 +62,6 @@ class Region:
     num_bytes: int
     rkey: bytes
     handle: Any
-
-
-def parse_options(text: str) -> dict[str, str]:
-    """`"TLS=rc NET_DEVICES=mlx5_0:1"` as a mapping; ValueError names what is wrong."""
-    options: dict[str, str] = {}
-    for word in text.split():
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise ValueError(f"{word!r} is not NAME=value; as in TLS=rc NET_DEVICES=mlx5_0:1")
-        options[name.removeprefix("UCX_")] = value
-    return options
 
 
 class UcxContext:
@@ -100,16 +98,14 @@ class UcxContext:
             lib.ucp_config_release(config)
         return cls(library, context[0])
 
-    def register(self, address: int, num_bytes: int, *, is_writable: bool) -> Region:
-        """Memory that peers may read, and write where `is_writable`. Once for a whole pool."""
+    def register(self, address: int, num_bytes: int, access: Access) -> Region:
+        """Once for a whole pool: devices pin it."""
         ffi, lib = self.library.ffi, self.library.lib
         params = ffi.new("ucp_mem_map_params_t *")
         params.field_mask = abi.MEM_MAP_ADDRESS | abi.MEM_MAP_LENGTH | abi.MEM_MAP_PROT
         params.address = ffi.cast("void *", address)
         params.length = num_bytes
-        params.prot = abi.PROT_LOCAL_READ | abi.PROT_REMOTE_READ
-        if is_writable:
-            params.prot |= abi.PROT_LOCAL_WRITE | abi.PROT_REMOTE_WRITE
+        params.prot = access.value
         handle = ffi.new("ucp_mem_h *")
         status = lib.ucp_mem_map(self.handle, params, handle)
         if status != abi.UCS_OK:

@@ -135,15 +135,6 @@ class UcxEndpoint:
         self._param.flags = abi.EP_CLOSE_FLAG_FORCE
         self._closing = self._library.lib.ucp_ep_close_nbx(self._handle, self._param)
 
-    def forget(self, reason: str) -> None:
-        """The worker is destroyed, and with it every request: nothing is in flight any more."""
-        self._failure = self._failure or reason
-        self._closing = None
-        self._is_close_asked = self._is_closed = True
-        for job in self._jobs:
-            job.in_flight.clear()
-        self._end_failed_jobs()
-
     def advance(self) -> bool:
         """Take what has settled, submit what fits; whether anything was done."""
         has_worked = self._settle()

@@ -117,7 +117,7 @@ def _open_wheel(ffi: Any, folder: Path) -> tuple[Any, str]:
         # Bound to itself before the wheel's copy is there: mixed, they crash when Python ends.
         with suppress(OSError):
             _keep_open(ffi, name, 0)
-    if _has_devices():
+    if rdma_devices():
         _open_verbs(ffi, folder)
     for name in ("libucs", "libuct"):
         _keep_open(ffi, str(_only(folder, name)), ffi.RTLD_GLOBAL)
@@ -125,8 +125,9 @@ def _open_wheel(ffi: Any, folder: Path) -> tuple[Any, str]:
     return ffi.dlopen(path, ffi.RTLD_NOW), path
 
 
-def _has_devices() -> bool:
-    return DEVICES.is_dir() and any(DEVICES.iterdir())
+def rdma_devices() -> list[str]:
+    """Names of this host's devices as the kernel has them: InfiniBand, RoCE, iWARP, EFA."""
+    return sorted(path.name for path in DEVICES.iterdir()) if DEVICES.is_dir() else []
 
 
 def _open_verbs(ffi: Any, folder: Path) -> None:

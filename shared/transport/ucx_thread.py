@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from shared.transport.base import RdmaAddress
-from shared.transport.ucx_context import Region, UcxContext
+from shared.transport.ucx_context import Access, Region, UcxContext
 from shared.transport.ucx_endpoint import UcxEndpoint
 from shared.transport.ucx_library import UcxLibrary
 from shared.transport.ucx_worker import UcxWorker
@@ -25,6 +25,8 @@ log = logging.getLogger("moonpool.transport.ucx")
 T = TypeVar("T")
 PROGRESS_ROUNDS = 64
 """Between two looks at what other threads want."""
+CLOSE_S = 5.0
+CLOSE_WAIT_S = 0.1
 
 
 class UcxThread:
@@ -94,24 +96,14 @@ class UcxThread:
         """Where peers reach us."""
         return self._target.address
 
-    def register(self, address: int, num_bytes: int, *, is_writable: bool) -> Region:
-        return self.context.register(address, num_bytes, is_writable=is_writable)
+    def register(self, address: int, num_bytes: int, access: Access) -> Region:
+        return self.context.register(address, num_bytes, access)
 
     def replace_target(self) -> None:
         """Nothing that peers have written by now lands after it; they must ask for the address."""
         self._poll.unregister(self._target.event_fd)
         self._target.destroy()
         self._target = self._watched(UcxWorker(self.context))
-
-    def replace_initiator(self, reason: str) -> None:
-        """Ends every own request at once, also those that closing their endpoint does not end."""
-        self._poll.unregister(self._initiator.event_fd)
-        self._initiator.destroy()
-        self._initiator = self._watched(UcxWorker(self.context))
-        for endpoint in list(self._open_endpoints):
-            endpoint.forget(reason)
-        self._open_endpoints.clear()
-        self._working.clear()
 
     def _work_at(self, endpoint: UcxEndpoint) -> None:
         self._open_endpoints.add(endpoint)
@@ -168,11 +160,19 @@ class UcxThread:
         return worker
 
     def _end(self) -> None:
+        """Close what is open first: a worker with requests of its own must not be destroyed."""
         self._make_calls()
+        for endpoint in list(self._open_endpoints):
+            endpoint.close("this node ends")
+        deadline_s = self._now_s() + CLOSE_S
+        while self._working and self._now_s() < deadline_s:
+            if not self._progress() and self._initiator.arm() and self._target.arm():
+                self._poll.poll(CLOSE_WAIT_S)
+        if self._working:
+            log.critical("UCX does not end %d connections; it is left as it is", len(self._working))
+            return
         self._initiator.destroy()
         self._target.destroy()
-        for endpoint in list(self._open_endpoints):
-            endpoint.forget("this node ends")
         self.context.close()
         self._poll.close()
         os.close(self._wake_fd)

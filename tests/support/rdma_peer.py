@@ -1,7 +1,7 @@
 """A peer process of the rdma transport: a segment that others read and write one-sided.
 
-`python -m tests.support.rdma_peer FOLDER NODE OPTIONS BLOCK_BYTES NUM_SLOTS`: says how it can be
-reached as a JSON line, then does what lines on stdin say, until there are no more.
+`python -m tests.support.rdma_peer FOLDER NODE OPTIONS WRITES BLOCK_BYTES NUM_SLOTS`: says how it
+can be reached as a JSON line, then does what lines on stdin say, until there are no more.
 """
 
 import asyncio
@@ -26,9 +26,8 @@ from scripts.launcher.processes import PR_SET_PDEATHSIG
 from shared.transport.base import Peer, RdmaAddress, Slice
 from shared.transport.node_files import NodeFiles, NodeLock
 from shared.transport.rdma import RdmaTransport
-from shared.transport.rdma_options import RdmaOptions
+from shared.transport.rdma_options import RdmaOptions, Writes, parse_options
 from shared.transport.segment import TABLE_OFFSET, Segment, SegmentInfo, data_offset_of
-from shared.transport.ucx_context import parse_options
 from tests.support.servers import _libc
 
 READY_TIMEOUT_S = 60.0
@@ -38,12 +37,19 @@ class RdmaPeer:
     """Such a process as a test sees it: its memory, its address, its end."""
 
     def __init__(
-        self, folder: Path, node: str, options: str, *, block_bytes: int, num_slots: int
+        self,
+        folder: Path,
+        node: str,
+        options: str,
+        *,
+        block_bytes: int,
+        num_slots: int,
+        writes: Writes = "always",
     ) -> None:
         self.files = NodeFiles(folder, node, "1")
         argv = [sys.executable, "-P", "-m", "tests.support.rdma_peer"]
         self._process = subprocess.Popen(
-            [*argv, str(folder), node, options, str(block_bytes), str(num_slots)],
+            [*argv, str(folder), node, options, writes, str(block_bytes), str(num_slots)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -91,6 +97,10 @@ class RdmaPeer:
         self._process.kill()
         self._process.wait(10)
 
+    @property
+    def is_living(self) -> bool:
+        return self._process.poll() is None
+
     def end(self) -> None:
         """By end of input; the exit code must be 0 unless it was killed."""
         if self._process.stdin is not None and self._process.poll() is None:
@@ -119,9 +129,10 @@ class RdmaPeer:
 
 
 def address_from(answer: dict[str, Any]) -> RdmaAddress:
-    return RdmaAddress(
-        **{k: base64.b64decode(v) if isinstance(v, str) else v for k, v in answer.items()}
-    )
+    values: dict[str, Any] = {
+        k: base64.b64decode(v) if isinstance(v, str) else v for k, v in answer.items()
+    }
+    return RdmaAddress(**values)
 
 
 def answer_of(address: RdmaAddress) -> dict[str, Any]:
@@ -141,13 +152,15 @@ def own_segment(folder: Path, *, block_bytes: int, num_slots: int) -> Iterator[S
         segment.close()
 
 
-async def serve(folder: str, node: str, options: str, block_bytes: int, num_slots: int) -> None:
+async def serve(
+    folder: str, node: str, options: str, writes: Writes, block_bytes: int, num_slots: int
+) -> None:
     files = NodeFiles(Path(folder), node, "1")
     lock = NodeLock(files)
     segment = Segment.create(files.segment, num_slots=num_slots, block_bytes=block_bytes)
     segment.generations[:] = 1
     transport = await RdmaTransport.open(
-        segment, RdmaOptions(ucx_options=parse_options(options), is_fenced=False)
+        segment, RdmaOptions(ucx_options=parse_options(options), writes=writes)
     )
     writing: list[asyncio.Future[int]] = []
     try:
@@ -185,4 +198,4 @@ async def serve(folder: str, node: str, options: str, block_bytes: int, num_slot
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(*sys.argv[1:4], *map(int, sys.argv[4:])))  # type: ignore[arg-type]
+    asyncio.run(serve(*sys.argv[1:5], *map(int, sys.argv[5:])))  # type: ignore[arg-type]
