@@ -157,18 +157,6 @@ async def test_what_cannot_be_fenced_is_not_written(bench: RdmaBench) -> None:
         await bench.transport.write(bench.peer, [whole(bench, 1, 1)], timeout_s=5)
 
 
-@pytest.mark.parametrize("lane", [RC])
-async def test_a_device_refuses_writes_to_a_pool_that_allows_none(
-    lane: str, peers: RdmaPeers
-) -> None:
-    async with rdma_bench(peers, skip_without(lane), "fenced", peer_writes="never") as bench:
-        before = fill(bench, 1)
-        bench.own(1)[:] = 3
-        with pytest.raises(PeerLost):
-            await bench.transport.write(bench.peer, [whole(bench, 1, 1)], timeout_s=10)
-        assert np.array_equal(bench.theirs(1), before)
-
-
 @lanes("tcp", RC)
 async def test_after_a_fence_nothing_that_a_peer_wrote_lands(bench: RdmaBench) -> None:
     """The peer is the writer here, this process the owner of the pool."""
