@@ -66,19 +66,14 @@ class LinkSet:
         usable = [name for name in self._links if name not in but and self.is_usable(name, now_s)]
         if not usable:
             return None
-        forgotten = [
-            name
-            for name in usable
-            if now_s - self._links[name].used_s > PROBE_AFTER_S
-            and not self._links[name].num_in_flight
-        ]
+        forgotten = [name for name in usable if self._is_forgotten(name, now_s)]
         if forgotten:
             return min(forgotten, key=lambda name: self._links[name].used_s)
         return min(usable, key=lambda name: self._cost_s(name, num_bytes))
 
-    def next_usable_s(self) -> float:
-        """When a pause ends that keeps a link from being used."""
-        return min((link.backoff.until_s for link in self._links.values()), default=0.0)
+    def _is_forgotten(self, name: str, now_s: float) -> bool:
+        link = self._links[name]
+        return not link.num_in_flight and now_s - link.used_s > PROBE_AFTER_S
 
     def started(self, name: str, num_bytes: int, now_s: float) -> None:
         link = self._links[name]

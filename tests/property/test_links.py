@@ -1,4 +1,4 @@
-"""Spreading over links: bytes add up, the sick is left and comes back, data is right in any case."""
+"""Spreading over links: bytes add up, the sick is left and comes back, data is right."""
 
 import asyncio
 import random
@@ -128,7 +128,7 @@ class Linked:
         return self.links[name].peers["n", "1"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(
     st.lists(st.sampled_from(["fine", "slow", "dies", "dead", "hangs"]), min_size=1, max_size=4),
     st.randoms(use_true_random=False),
@@ -146,7 +146,7 @@ def test_as_long_as_one_link_works_everything_arrives(
             faults.loses_slice = 2 if state == "hangs" else None
         is_possible = any(state in ("fine", "slow") for state in states)
         try:
-            done = await linked.transport.read(PEER, linked.slices(), timeout_s=3)
+            done = await linked.transport.read(PEER, linked.slices(), timeout_s=1)
         except PeerLost:
             assert not is_possible
             return
