@@ -21,7 +21,7 @@ def api() -> Iterator[Api]:
 
 
 def prompt_of(seed: int, tokens: int) -> list[int]:
-    return [random.Random(seed * 1000 + n).randrange(300, 900) for n in range(tokens)]
+    return [random.Random(seed * 1000 + n).randrange(3, 500) for n in range(tokens)]
 
 
 def test_a_remote_hit_and_a_far_decode_give_the_cold_tokens_over_tcp(api: Api) -> None:
