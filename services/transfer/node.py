@@ -112,6 +112,7 @@ class Node:
             tcp_host=settings.tcp_host,
             tcp_ports=settings.tcp_ports,
             tcp_streams=settings.tcp_streams,
+            rdma=settings.rdma_options,
         )
         return await open_transports(
             Place(pool.segment, self.ref.id, self.ref.incarnation, copier, options)

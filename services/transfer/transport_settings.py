@@ -5,6 +5,7 @@ from pydantic import Field, field_validator
 from shared.runtime.settings import CommonSettings
 from shared.transport.listening import parse_ports
 from shared.transport.opening import DEFAULT_ORDER, parse_names
+from shared.transport.rdma_options import RdmaOptions, parse_options
 
 
 class TransportSettings(CommonSettings):
@@ -27,6 +28,17 @@ class TransportSettings(CommonSettings):
         default=256 << 20, ge=1 << 20, description="how much may be on its way from one peer"
     )
 
+    ucx_library: str = Field(
+        default="", description="path of libucp; unset: of nixl-cu12, else the system's"
+    )
+    ucx_options: str = Field(
+        default="", description="options of UCX, as in TLS=rc NET_DEVICES=mlx5_0:1"
+    )
+
+    @property
+    def rdma_options(self) -> RdmaOptions:
+        return RdmaOptions(library=self.ucx_library, ucx_options=parse_options(self.ucx_options))
+
     @field_validator("transports")
     @classmethod
     def _are_known(cls, names: str) -> str:
@@ -37,3 +49,9 @@ class TransportSettings(CommonSettings):
     def _are_ports(cls, ports: str) -> str:
         parse_ports(ports)
         return ports
+
+    @field_validator("ucx_options")
+    @classmethod
+    def _are_options(cls, options: str) -> str:
+        parse_options(options)
+        return options

@@ -13,9 +13,14 @@ from shared.transport.base import RdmaAddress, TcpAddress, Transport
 from shared.transport.copying import Copier
 from shared.transport.listening import ListenError, default_host, parse_ports
 from shared.transport.local import LocalTransport
+from shared.transport.rdma import RdmaTransport
+from shared.transport.rdma_options import RdmaOptions
 from shared.transport.router import Router
 from shared.transport.segment import Segment
 from shared.transport.tcp import TcpTransport
+from shared.transport.ucx_context import UcxError
+from shared.transport.ucx_library import UcxUnavailable
+from shared.transport.ucx_report import check_device
 
 log = logging.getLogger("moonpool.transport")
 DEFAULT_ORDER = "local,rdma,tcp"
@@ -37,6 +42,7 @@ class TransportOptions:
     """Empty: the address of this machine on the way to NATS."""
     tcp_ports: str = ""
     tcp_streams: int | None = None
+    rdma: RdmaOptions = field(default_factory=RdmaOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +138,14 @@ async def _open_tcp(place: Place) -> Opened:
     return Opened(transport, tcp=address)
 
 
-async def _open_rdma(_: Place) -> Opened:
-    raise Unavailable("this version has no RDMA transport")
+async def _open_rdma(place: Place) -> Opened:
+    options = place.options.rdma
+    try:
+        check_device(options)
+        transport = await RdmaTransport.open(place.segment, options)
+    except (UcxUnavailable, UcxError) as error:
+        raise Unavailable(str(error)) from None
+    return Opened(transport, rdma=transport.describe)
 
 
 OPENERS: dict[str, Opener] = {"local": _open_local, "rdma": _open_rdma, "tcp": _open_tcp}

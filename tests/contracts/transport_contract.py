@@ -24,8 +24,11 @@ NUM_SLOTS = 16
 class TransportBench(Protocol):
     """A transport with one peer, as a test sees them."""
 
-    transport: Transport
     peer: Peer
+
+    @property
+    def transport(self) -> Transport:
+        """Of this process."""
 
     def own(self, slot: int) -> npt.NDArray[np.uint8]:
         """Bytes of an own slot."""
