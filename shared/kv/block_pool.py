@@ -16,6 +16,8 @@ from shared.kv.block_tree import BlockPlace, BlockTree
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.holders import HolderTable
 from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
+from shared.kv.pool_counts import PoolCounts
+from shared.kv.pool_integrity import check_parts
 from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
 from shared.kv.slots import SlotState, SlotTable
 
@@ -56,20 +58,6 @@ class SealedItem:
     block: HeldBlock
     is_readable: bool
     is_duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCounts:
-    total: int
-    free: int
-    writing: int
-    private: int
-    sealed: int
-    doomed: int
-    held: int
-    evictable: int
-    evictions_total: int
-    quarantined_total: int
 
 
 class NotYours(Exception):
@@ -232,20 +220,69 @@ class BlockPool:
             count += 1
         return count
 
+    def path(self, key: BlockKey) -> list[BlockKey]:
+        """The chain of a readable block, its own key last; empty when it is not here."""
+        slot = self._tree.slot_of(key)
+        return [] if slot is None else self._tree.path(slot)
+
     def quarantine(self, key: BlockKey) -> int:
         """Take a doubtful block and all below it out of the readable set; returns how many.
 
         The doubtful slot gets another generation, so whoever reads it in place finds out.
         """
         slot = self._tree.slot_of(key)
-        if slot is None:
-            return 0
-        removed = self._tree.subtree(slot)
+        num_removed = self.drop_blocks(key)
+        if slot is not None:
+            self._slots.bump(slot)
+        self._quarantined_total += num_removed
+        return num_removed
+
+    def drop_blocks(self, key: BlockKey) -> int:
+        """Take a block and all below it out of the readable set; returns how many.
+
+        Who holds one of them keeps it until it lets go.
+        """
+        slot = self._tree.slot_of(key)
+        removed = [] if slot is None else self._tree.subtree(slot)
         for each in removed:
             self._remove(each)
-        self._slots.bump(slot)
-        self._quarantined_total += len(removed)
         return len(removed)
+
+    def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
+        """Blocks that a store kept, as (slot, checksum, place), readable and held by nobody.
+
+        Only into free slots, and only what hangs on a first block; returns how many.
+        """
+        restored: list[Slot] = []
+        for slot, checksum, place in sorted(blocks, key=lambda block: block[2].index):
+            is_rooted = place.parent is None or self.is_readable(place.parent)
+            if self.is_readable(place.key) or not is_rooted:
+                continue
+            if not self._slots.is_in(slot, SlotState.FREE):
+                continue
+            self._slots.occupy(slot, checksum)
+            self._tree.add(slot, place)
+            self._policy.stored(slot, place.key)
+            self.log.stored(place)
+            restored.append(slot)
+        self._slots.forget_occupied()
+        for slot in restored:
+            self._tree.unpin(slot)
+        return len(restored)
+
+    # --- making room ---------------------------------------------------------------------------
+
+    def next_victim(self) -> HeldBlock | None:
+        """The block that goes first when room is needed; None when all are held."""
+        slot = self._policy.victim()
+        return None if slot is None else self._held(slot)
+
+    def evict(self, count: int) -> int:
+        """Free up to `count` slots ahead of need; returns how many."""
+        count = min(count, self._tree.num_evictable)
+        for _ in range(count):
+            self._evict_one()
+        return count
 
     def drain_change(self) -> ResidencyChange | None:
         """The next residency event, None when nothing changed since the last."""
@@ -257,15 +294,8 @@ class BlockPool:
         The cursor is a slot number, so what is removed between two pages shifts nothing. Blocks
         that come or go between two pages are in the events after the first page's `seq`.
         """
-        places: list[BlockPlace] = []
-        for number in range(cursor, self._slots.num_slots):
-            place = self._tree.place_at(Slot(number))
-            if place is None:
-                continue
-            if len(places) == max_blocks:
-                return runs_of(places), number
-            places.append(place)
-        return runs_of(places), None
+        places, next_cursor = self._tree.page(cursor, max_blocks)
+        return runs_of(places), next_cursor
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -286,20 +316,7 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the parts contradict one another."""
-        self._slots.check_integrity()
-        self._holders.check_integrity()
-        self._tree.check_integrity(self._holders.num_holds)
-        owned: set[Slot] = set()
-        for _, _, holding in self._holders.all():
-            assert not owned & holding.own, "a slot has two owners"
-            owned |= holding.own
-            for slot in holding.own:
-                assert self._slots.state(slot) in (SlotState.WRITING, SlotState.PRIVATE)
-            for slot in holding.held:
-                assert self._slots.state(slot) in (SlotState.SEALED, SlotState.DOOMED)
-        counts = self.counts
-        assert len(owned) == counts.writing + counts.private
-        assert len(self._tree) == counts.sealed
+        check_parts(self._slots, self._holders, self._tree)
 
     # --- inside --------------------------------------------------------------------------------
 
