@@ -205,7 +205,7 @@ class Session:
             key = BlockKey(block.key) if block.key else None
             items.append(SealItem(Slot(block.slot), Generation(block.generation), checksum, key))
         try:
-            sealed = blocks.seal(
+            sealed = await node.pool.seal(
                 attachment.owner,
                 request.handle,
                 request.start,
@@ -214,7 +214,6 @@ class Session:
             )
         except (NotYours, ValueError) as error:
             raise _bad("blocks", str(error)) from None
-        node.pool.on_change()
         return SealReply(blocks=blocks_of([item.block for item in sealed]))
 
 

@@ -7,11 +7,10 @@ from pydantic import Field
 from shared.messages.common import NodeRef, PackedKeys, Token
 from shared.messages.envelope import Message, Part
 
-
 Tier = Literal["dram", "ssd"]
-"""Where a copy of a block is on its node. What a node has in one tier is prefix-closed by itself, so
-its leading run in DRAM and SSD together is the longer of both. A block in both is stored twice and
-removed twice."""
+"""Where a copy of a block is on its node. What a node has in one tier is prefix-closed by itself,
+so its leading run in DRAM and SSD together is the longer of both. A block in both is stored twice
+and removed twice."""
 
 
 class MatchRequest(Message):
