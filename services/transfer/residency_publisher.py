@@ -1,13 +1,17 @@
 """Sends residency events in order, coalesced over a few milliseconds. Decides nothing.
 
+Both tiers of the node are in one sequence of events.
+
 An event that cannot be sent is dropped: the gap in the sequence makes the index ask for the
 inventory, which is the pool's own word.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from services.transfer.node_pool import NodePool
+from shared.kv.block_pool import BlockPool
 from shared.kv.residency_log import ResidencyChange, StoredBlocks
 from shared.messages import subjects
 from shared.messages.common import NodeRef
@@ -16,6 +20,7 @@ from shared.messages.index import (
     RemovedRun,
     ResidencyEvent,
     StoredRun,
+    Tier,
 )
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
@@ -26,7 +31,7 @@ INVENTORY_PAGE_BLOCKS = 8_192
 
 
 class ResidencyPublisher:
-    """Publishes what the pool's log collected; `run` is a task of the service."""
+    """Publishes what the logs of the tiers collected; `run` is a task of the service."""
 
     def __init__(self, bus: Bus, node: NodeRef) -> None:
         self._bus = bus
@@ -34,6 +39,10 @@ class ResidencyPublisher:
         self._poked = asyncio.Event()
         self._order = asyncio.Lock()
         self._pool: NodePool | None = None
+        self.ssd: Callable[[], BlockPool | None] = lambda: None
+        """What is on the SSD, None where there is no such tier."""
+        self.seq = 0
+        """Of the last event."""
         self.dropped_total = 0
 
     def poke(self) -> None:
@@ -54,30 +63,54 @@ class ResidencyPublisher:
         if pool is None:
             return
         async with self._order:
-            while (change := pool.blocks.drain_change()) is not None:
-                await self._publish(pool.root, change)
+            while any(not blocks.log.is_empty for _, blocks in self._tiers(pool)):
+                for tier, blocks in self._tiers(pool):
+                    while (change := blocks.drain_change()) is not None:
+                        self.seq += 1
+                        await self._publish(pool.root, change, tier)
+
+    def _tiers(self, pool: NodePool) -> list[tuple[Tier, BlockPool]]:
+        ssd = self.ssd()
+        tiers: list[tuple[Tier, BlockPool]] = [("dram", pool.blocks)]
+        return tiers if ssd is None else [*tiers, ("ssd", ssd)]
 
     async def inventory(self, pool: NodePool, cursor: int) -> InventoryReply:
-        """A page that is true at its `seq`: everything up to it was sent before."""
+        """A page that is true at its `seq`: everything up to it was sent before.
+
+        Slots of the SSD are numbered after those of the pool.
+        """
         await self.flush()
-        # No await from here on: the log is empty and the page belongs to its number.
-        runs, next_cursor = pool.blocks.inventory(cursor, INVENTORY_PAGE_BLOCKS)
+        # No await from here on: the logs are empty and the page belongs to its number.
+        runs, tier, next_cursor = self._page(pool, cursor)
         return InventoryReply(
             incarnation=self._node.incarnation,
             root=pool.root,
-            seq=pool.blocks.log.seq,
-            stored=[_stored_run(run) for run in runs],
+            seq=self.seq,
+            stored=[_stored_run(run, tier) for run in runs],
             next_cursor=next_cursor,
         )
 
-    async def _publish(self, root: bytes, change: ResidencyChange) -> None:
+    def _page(self, pool: NodePool, cursor: int) -> tuple[list[StoredBlocks], Tier, int | None]:
+        first = 0
+        tiers = self._tiers(pool)
+        for number, (tier, blocks) in enumerate(tiers, start=1):
+            end = first + blocks.counts.total
+            if cursor < end:
+                runs, following = blocks.inventory(cursor - first, INVENTORY_PAGE_BLOCKS)
+                if following is not None:
+                    return runs, tier, first + following
+                return runs, tier, None if number == len(tiers) else end
+            first = end
+        return [], "dram", None
+
+    async def _publish(self, root: bytes, change: ResidencyChange, tier: Tier) -> None:
         event = ResidencyEvent(
             node=self._node.id,
             incarnation=self._node.incarnation,
             root=root,
-            seq=change.seq,
-            stored=[_stored_run(run) for run in change.stored],
-            removed=_removed_runs(change),
+            seq=self.seq,
+            stored=[_stored_run(run, tier) for run in change.stored],
+            removed=_removed_runs(change, tier),
         )
         try:
             await self._bus.publish(subjects.index_events(self._node.id), event)
@@ -87,18 +120,23 @@ class ResidencyPublisher:
             self.dropped_total += 1
 
 
-def _stored_run(run: StoredBlocks) -> StoredRun:
+def _stored_run(run: StoredBlocks, tier: Tier) -> StoredRun:
     return StoredRun(
-        start=run.start, head=run.head, parent=run.parent or b"", keys=b"".join(run.keys)
+        start=run.start,
+        head=run.head,
+        parent=run.parent or b"",
+        keys=b"".join(run.keys),
+        tier=tier,
     )
 
 
-def _removed_runs(change: ResidencyChange) -> list[RemovedRun]:
+def _removed_runs(change: ResidencyChange, tier: Tier) -> list[RemovedRun]:
     if not change.removed:
         return []
     return [
         RemovedRun(
             heads=b"".join(head for head, _ in change.removed),
             keys=b"".join(key for _, key in change.removed),
+            tier=tier,
         )
     ]

@@ -9,6 +9,7 @@ from services.transfer.node import FormattedNode, Node
 from services.transfer.peer_handlers import PeerHandlers
 from services.transfer.residency_publisher import ResidencyPublisher
 from services.transfer.settings import TransferSettings
+from services.transfer.tiers import Tiers
 from services.transfer.worker_calls import WorkerCalls
 from services.transfer.worker_socket import WorkerSocket
 from shared.messages import subjects
@@ -46,6 +47,7 @@ class TransferService:
         self._calls: WorkerCalls
         self._socket: WorkerSocket | None = None
         self._handlers: PeerHandlers | None = None
+        self._tiers: Tiers | None = None
 
     async def start(self, context: Context[TransferSettings]) -> None:
         self._context = context
@@ -81,6 +83,8 @@ class TransferService:
         if self._socket is not None:
             self._socket.close()
             await self._wait_detached()
+            if self._tiers is not None:
+                await self._tiers.close()
             await self._node.close()
         if self._files is not None:
             self._files.remove()
@@ -123,15 +127,23 @@ class TransferService:
 
     def _on_blocks_change(self) -> None:
         self._publisher.poke()
+        if self._tiers is not None:
+            self._tiers.on_change()
 
     def _on_formatted(self, formatted: FormattedNode) -> None:
         tasks, context = self._context.tasks, self._context
+        tiers = Tiers(formatted.pool, context.settings, context.id)
+        self._tiers = self._calls.tiers = tiers
+        if self._handlers is not None:
+            self._handlers.tiers = tiers
+        self._publisher.ssd = lambda: tiers.ssd_blocks
+        tiers.start(tasks)
         tasks.start_soon(self._publisher.run(formatted.pool), name="residency")
         session = IndexSession(
             context.bus,
             self._node.ref,
             formatted.pool.root,
-            lambda: formatted.pool.blocks.log.seq,
+            lambda: self._publisher.seq,
             context.settings.index_timeout_s,
         )
         tasks.start_soon(session.run(), name="index session")
@@ -148,8 +160,10 @@ class TransferService:
         if formatted is None:
             return base
         pool, counts = formatted.pool, formatted.pool.blocks.counts
+        tiers = {} if self._tiers is None else self._tiers.report()
         return base.model_copy(
             update={
+                **tiers,
                 "root": pool.root,
                 "block_bytes": pool.geometry.block_bytes,
                 "slots_total": counts.total,

@@ -160,9 +160,18 @@ class BlockPool:
     # --- holds ---------------------------------------------------------------------------------
 
     def lease(
-        self, owner: str, handle: str, keys: Sequence[BlockKey], cap: int | None = None
+        self,
+        owner: str,
+        handle: str,
+        keys: Sequence[BlockKey],
+        cap: int | None = None,
+        *,
+        is_use: bool = True,
     ) -> list[HeldBlock]:
-        """Hold the leading run of `keys` that is readable here, within what the owner may hold."""
+        """Hold the leading run of `keys` that is readable here, within what the owner may hold.
+
+        Not `is_use`: eviction does not hear of it.
+        """
         run: list[HeldBlock] = []
         for key in keys:
             slot = self._tree.slot_of(key)
@@ -172,7 +181,7 @@ class BlockPool:
                 break
             self._hold(owner, handle, slot)
             run.append(self._held(slot))
-        for block in reversed(run):  # the root is the most recent
+        for block in reversed(run if is_use else ()):  # the root is the most recent
             self._policy.used(block.slot)
         return run
 
@@ -256,9 +265,8 @@ class BlockPool:
         restored: list[Slot] = []
         for slot, checksum, place in sorted(blocks, key=lambda block: block[2].index):
             is_rooted = place.parent is None or self.is_readable(place.parent)
-            if self.is_readable(place.key) or not is_rooted:
-                continue
-            if not self._slots.is_in(slot, SlotState.FREE):
+            is_free = self._slots.is_in(slot, SlotState.FREE)
+            if not is_rooted or not is_free or self.is_readable(place.key):
                 continue
             self._slots.occupy(slot, checksum)
             self._tree.add(slot, place)

@@ -79,6 +79,8 @@ class LeaseRequest(Message):
     root: bytes
     keys: PackedKeys
     ttl_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
+    wait_ms: Annotated[int, Field(ge=0, le=60_000)] = 1_000
+    """How long the node may read from its SSD before it answers."""
 
 
 class LeaseReply(Message):
