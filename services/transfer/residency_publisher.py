@@ -1,6 +1,6 @@
 """Sends residency events in order, coalesced over a few milliseconds. Decides nothing.
 
-Both tiers of the node are in one sequence of events.
+Both tiers of the node are in one sequence of events, each block in its best tier.
 
 An event that cannot be sent is dropped: the gap in the sequence makes the index ask for the
 inventory, which is the pool's own word.
@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from services.transfer.node_pool import NodePool
 from shared.kv.block_pool import BlockPool
-from shared.kv.residency_log import ResidencyChange, StoredBlocks
+from shared.kv.residency_log import StoredBlocks
+from shared.kv.tiered_residency import TieredChange, drain, page
 from shared.messages import subjects
 from shared.messages.common import NodeRef
 from shared.messages.index import (
@@ -63,54 +64,31 @@ class ResidencyPublisher:
         if pool is None:
             return
         async with self._order:
-            while any(not blocks.log.is_empty for _, blocks in self._tiers(pool)):
-                for tier, blocks in self._tiers(pool):
-                    while (change := blocks.drain_change()) is not None:
-                        self.seq += 1
-                        await self._publish(pool.root, change, tier)
-
-    def _tiers(self, pool: NodePool) -> list[tuple[Tier, BlockPool]]:
-        ssd = self.ssd()
-        tiers: list[tuple[Tier, BlockPool]] = [("dram", pool.blocks)]
-        return tiers if ssd is None else [*tiers, ("ssd", ssd)]
+            for change in drain(pool.blocks, self.ssd()):
+                self.seq += 1
+                await self._publish(pool.root, change)
 
     async def inventory(self, pool: NodePool, cursor: int) -> InventoryReply:
-        """A page that is true at its `seq`: everything up to it was sent before.
-
-        Slots of the SSD are numbered after those of the pool.
-        """
+        """A page that is true at its `seq`: everything up to it was sent before."""
         await self.flush()
         # No await from here on: the logs are empty and the page belongs to its number.
-        runs, tier, next_cursor = self._page(pool, cursor)
+        runs, next_cursor = page(pool.blocks, self.ssd(), cursor, INVENTORY_PAGE_BLOCKS)
         return InventoryReply(
             incarnation=self._node.incarnation,
             root=pool.root,
             seq=self.seq,
-            stored=[_stored_run(run, tier) for run in runs],
+            stored=[_stored_run(run, tier) for tier, run in runs],
             next_cursor=next_cursor,
         )
 
-    def _page(self, pool: NodePool, cursor: int) -> tuple[list[StoredBlocks], Tier, int | None]:
-        first = 0
-        tiers = self._tiers(pool)
-        for number, (tier, blocks) in enumerate(tiers, start=1):
-            end = first + blocks.counts.total
-            if cursor < end:
-                runs, following = blocks.inventory(cursor - first, INVENTORY_PAGE_BLOCKS)
-                if following is not None:
-                    return runs, tier, first + following
-                return runs, tier, None if number == len(tiers) else end
-            first = end
-        return [], "dram", None
-
-    async def _publish(self, root: bytes, change: ResidencyChange, tier: Tier) -> None:
+    async def _publish(self, root: bytes, change: TieredChange) -> None:
         event = ResidencyEvent(
             node=self._node.id,
             incarnation=self._node.incarnation,
             root=root,
             seq=self.seq,
-            stored=[_stored_run(run, tier) for run in change.stored],
-            removed=_removed_runs(change, tier),
+            stored=[_stored_run(run, tier) for tier, run in change.stored],
+            removed=_removed_runs(change),
         )
         try:
             await self._bus.publish(subjects.index_events(self._node.id), event)
@@ -130,13 +108,12 @@ def _stored_run(run: StoredBlocks, tier: Tier) -> StoredRun:
     )
 
 
-def _removed_runs(change: ResidencyChange, tier: Tier) -> list[RemovedRun]:
+def _removed_runs(change: TieredChange) -> list[RemovedRun]:
     if not change.removed:
         return []
     return [
         RemovedRun(
             heads=b"".join(head for head, _ in change.removed),
             keys=b"".join(key for _, key in change.removed),
-            tier=tier,
         )
     ]

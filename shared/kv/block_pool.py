@@ -16,7 +16,7 @@ from shared.kv.block_tree import BlockPlace, BlockTree
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.holders import HolderTable
 from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
-from shared.kv.pool_counts import PoolCounts
+from shared.kv.pool_counts import PoolCounts, counts_of
 from shared.kv.pool_integrity import check_parts
 from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
 from shared.kv.slots import SlotState, SlotTable
@@ -229,6 +229,11 @@ class BlockPool:
             count += 1
         return count
 
+    def place(self, key: BlockKey) -> BlockPlace | None:
+        """Where a readable block is in its chain."""
+        slot = self._tree.slot_of(key)
+        return None if slot is None else self._tree.place_at(slot)
+
     def path(self, key: BlockKey) -> list[BlockKey]:
         """The chain of a readable block, its own key last; empty when it is not here."""
         slot = self._tree.slot_of(key)
@@ -309,18 +314,8 @@ class BlockPool:
 
     @property
     def counts(self) -> PoolCounts:
-        return PoolCounts(
-            total=self._slots.num_slots,
-            free=self._slots.count(SlotState.FREE),
-            writing=self._slots.count(SlotState.WRITING),
-            private=self._slots.count(SlotState.PRIVATE),
-            sealed=self._slots.count(SlotState.SEALED),
-            doomed=self._slots.count(SlotState.DOOMED),
-            held=self._holders.num_held_slots,
-            evictable=self._tree.num_evictable,
-            evictions_total=self._evictions_total,
-            quarantined_total=self._quarantined_total,
-        )
+        parts = self._slots, self._holders, self._tree
+        return counts_of(*parts, self._evictions_total, self._quarantined_total)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the parts contradict one another."""

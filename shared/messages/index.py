@@ -7,10 +7,8 @@ from pydantic import Field
 from shared.messages.common import NodeRef, PackedKeys, Token
 from shared.messages.envelope import Message, Part
 
-Tier = Literal["dram", "ssd"]
-"""Where a copy of a block is on its node. What a node has in one tier is prefix-closed by itself,
-so its leading run in DRAM and SSD together is the longer of both. A block in both is stored twice
-and removed twice."""
+Tier = Literal["dram", "disk"]
+"""The best place that a node has a block in."""
 
 
 class MatchRequest(Message):
@@ -79,25 +77,25 @@ class NodeSeen(Message):
 
 
 class StoredRun(Part):
-    """Consecutive blocks of one chain that became readable on a node, in one tier."""
+    """Consecutive blocks of one chain that became readable on a node."""
 
     start: Annotated[int, Field(ge=0)]
     """Index in the chain of the first block of `keys`."""
     head: bytes
     """Key of the first block of the SEGMENT_BLOCKS-segment that block `start` is in."""
     parent: bytes
-    """Key before the first of `keys`, in the same tier; empty when start is 0."""
+    """Key before the first of `keys`; empty when start is 0."""
     keys: PackedKeys
     tier: Tier = "dram"
+    """Where they are now; a block that was in another tier has moved."""
 
 
 class RemovedRun(Part):
-    """Blocks that are no longer readable in one tier; what is below them there goes before them."""
+    """Blocks that are no longer readable; descendants are always in the same event."""
 
     heads: PackedKeys
     """For each of `keys` the key of the first block of its segment."""
     keys: PackedKeys
-    tier: Tier = "dram"
 
 
 class ResidencyEvent(Message):
