@@ -55,6 +55,14 @@ class TransferSettings(CommonSettings):
     )
     ssd_threads: int = Field(default=4, ge=1, le=64, description="reads of the SSD at once")
 
+    tenant_quotas: str | None = Field(default=None, description="refused: there are none yet")
+
+    @field_validator("tenant_quotas")
+    @classmethod
+    def _is_unset(cls, quotas: str | None) -> None:
+        if quotas is not None:
+            raise ValueError("quotas of tenants over tiers are not supported; leave it unset")
+
     @field_validator("eviction")
     @classmethod
     def _is_known(cls, name: str) -> str:

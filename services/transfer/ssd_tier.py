@@ -321,6 +321,16 @@ class SsdTier:
         finally:
             blocks.release(WRITER, job.handle)
 
+    def drop(self, key: BlockKey) -> int:
+        """Forget a block and all below it for good; returns how many."""
+        block = None if self.blocks is None else self.blocks.readable(key)
+        if self.blocks is None or block is None:
+            return 0
+        num_dropped = self.blocks.drop_blocks(key)
+        self._clear_record(block.slot)  # after a restart the rest hangs on nothing
+        self._on_change()
+        return num_dropped
+
     # --- trouble -------------------------------------------------------------------------------
 
     def _forget(self, block: HeldBlock) -> None:
@@ -328,12 +338,15 @@ class SsdTier:
         if self.blocks is None or block.key is None or self.blocks.readable(block.key) != block:
             return
         self.blocks.quarantine(block.key)
+        self._clear_record(block.slot)
+        self._on_change()
+
+    def _clear_record(self, slot: Slot) -> None:
         future = asyncio.get_running_loop().run_in_executor(
-            self._writers, self._forget_record, block.slot
+            self._writers, self._forget_record, slot
         )
         self._running.add(future)
         future.add_done_callback(self._running.discard)
-        self._on_change()
 
     def _forget_record(self, slot: Slot) -> None:
         try:

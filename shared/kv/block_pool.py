@@ -7,6 +7,7 @@ first of its chain) and removed together with everything below it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -185,6 +186,14 @@ class BlockPool:
             self._policy.used(block.slot)
         return run
 
+    def num_held(self, owner: str, handle: str | None = None) -> int:
+        """Different readable blocks that an owner holds, or one handle of it."""
+        return self._holders.num_held(owner, handle)
+
+    def is_held_by(self, owner: str, key: BlockKey) -> bool:
+        slot = self._tree.slot_of(key)
+        return slot is not None and self._holders.owner_holds(owner, slot)
+
     def holds(self, owner: str, handle: str, key: BlockKey) -> bool:
         """Whether the handle holds the readable block of this key already."""
         slot = self._tree.slot_of(key)
@@ -222,12 +231,7 @@ class BlockPool:
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
         """How many of `keys`, from the first, are readable; touches nothing."""
-        count = 0
-        for key in keys:
-            if self._tree.slot_of(key) is None:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(self.is_readable, keys))
 
     def place(self, key: BlockKey) -> BlockPlace | None:
         """Where a readable block is in its chain."""
@@ -283,8 +287,6 @@ class BlockPool:
             self._tree.unpin(slot)
         return len(restored)
 
-    # --- making room ---------------------------------------------------------------------------
-
     def next_victim(self) -> HeldBlock | None:
         """The block that goes first when room is needed; None when all are held."""
         slot = self._policy.victim()
@@ -302,15 +304,12 @@ class BlockPool:
         return self.log.drain()
 
     def inventory(self, cursor: int, max_blocks: int) -> tuple[list[StoredBlocks], int | None]:
-        """A page of the readable blocks and the next cursor, None after the last page.
+        """A page of the readable blocks and the next cursor (a slot), None after the last page.
 
-        The cursor is a slot number, so what is removed between two pages shifts nothing. Blocks
-        that come or go between two pages are in the events after the first page's `seq`.
+        Blocks that come or go between two pages are in the events after the first page's `seq`.
         """
         places, next_cursor = self._tree.page(cursor, max_blocks)
         return runs_of(places), next_cursor
-
-    # --- looking -------------------------------------------------------------------------------
 
     @property
     def counts(self) -> PoolCounts:
@@ -324,12 +323,8 @@ class BlockPool:
     # --- inside --------------------------------------------------------------------------------
 
     def _held(self, slot: Slot) -> HeldBlock:
-        return HeldBlock(
-            slot,
-            self._slots.generation(slot),
-            self._slots.checksum(slot),
-            self._tree.key_of(slot),
-        )
+        slots, key = self._slots, self._tree.key_of(slot)
+        return HeldBlock(slot, slots.generation(slot), slots.checksum(slot), key)
 
     def _hold(self, owner: str, handle: str, slot: Slot) -> None:
         if self._holders.hold(owner, handle, slot):
@@ -370,14 +365,12 @@ class BlockPool:
         index = start
         seen: set[Slot] = set()
         for item in items:
-            if item.slot in seen or not self.owns_writing(
-                owner, handle, item.slot, item.generation
-            ):
+            slot, generation = item.slot, item.generation
+            if slot in seen or not self.owns_writing(owner, handle, slot, generation):
                 raise NotYours(
-                    f"slot {item.slot} generation {item.generation} is not a WRITING slot of "
-                    f"{handle}"
+                    f"slot {slot} generation {generation} is not a WRITING slot of {handle}"
                 )
-            seen.add(item.slot)
+            seen.add(slot)
             if item.key is None:
                 continue
             if not 0 <= index < len(chain) or chain[index] != item.key:

@@ -1,6 +1,6 @@
 """Which blocks were used by more than one request: those are worth a place in a slower tier."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from shared.kv.ids import BlockKey
 
@@ -8,7 +8,7 @@ MIN_PRUNED = 1_024
 
 
 class SecondUse:
-    """Remembers the first user of each readable block, and who had a second one."""
+    """Remembers the first user of each readable block, which had a second one, and their order."""
 
     def __init__(self, is_readable: Callable[[BlockKey], bool]) -> None:
         self._is_readable = is_readable
@@ -23,9 +23,9 @@ class SecondUse:
         """A user stored or read the leading blocks of a chain; how many of them are proven now."""
         num_proven = 0
         for count, key in enumerate(keys, start=1):
-            first = self._first_user.setdefault(key, user)
+            first = self._first_user.pop(key, user)
+            self._first_user[key] = first if first == user else None
             if first != user:
-                self._first_user[key] = None
                 num_proven = count
         if len(self._first_user) > self._prune_at:
             self._prune()
@@ -33,6 +33,10 @@ class SecondUse:
 
     def is_proven(self, key: BlockKey) -> bool:
         return self._first_user.get(key, "") is None
+
+    def recent(self) -> Iterator[BlockKey]:
+        """Keys, the last used first; some may be readable no more."""
+        return reversed(self._first_user)
 
     def _prune(self) -> None:
         kept = {key: user for key, user in self._first_user.items() if self._is_readable(key)}
