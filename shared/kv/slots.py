@@ -75,6 +75,15 @@ class SlotTable:
         self._checksums[slot] = checksum
         self._set(slot, state)
 
+    def occupy(self, slot: Slot, checksum: int) -> None:
+        """FREE → SEALED with bytes that are there already. Then call `forget_occupied`."""
+        self.bump(slot)
+        self.finish(slot, SlotState.SEALED, checksum)
+
+    def forget_occupied(self) -> None:
+        """Take the slots that are not free out of the free list."""
+        self._free = array("I", [each for each in self._free if not self._states[each]])
+
     def doom(self, slot: Slot) -> None:
         self._set(slot, SlotState.DOOMED)
 

@@ -15,6 +15,7 @@ from shared.messages.pool import (
     AllocateReply,
     Blocks,
     FetchBlocksReply,
+    LeaseBlocksReply,
     PullItem,
     PullReply,
     SealBlock,
@@ -106,6 +107,9 @@ class FakePool:
             generations=[block.generation for block in run],
             checksums=[block.checksum for block in run],
         )
+
+    async def hold(self, handle: str, keys: bytes, remaining_ms: int = 8_000) -> LeaseBlocksReply:
+        return LeaseBlocksReply(blocks=await self.lease(handle, keys))
 
     async def fetch(
         self, handle: str, ref: RequestRef, keys: bytes, source: FetchSource, remaining_ms: int
