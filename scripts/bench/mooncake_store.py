@@ -13,6 +13,8 @@ from scripts.bench.peers import environment
 
 MIB = 1 << 20
 END_S = 5.0
+LEASE_MS = 2_000
+"""A get that takes longer fails; its blocks can be removed only after it."""
 MASTER = "mooncake_master"
 
 
@@ -73,7 +75,7 @@ class _Master:
 
     def __init__(self, binary: Path, port: int, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        arguments = [f"-rpc_port={port}", "-metrics_port=0", "-default_kv_lease_ttl=100"]
+        arguments = [f"-rpc_port={port}", "-metrics_port=0", f"-default_kv_lease_ttl={LEASE_MS}"]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 [str(binary), *arguments], stdout=out, stderr=out, start_new_session=True

@@ -17,6 +17,7 @@ from mooncake.store import MooncakeDistributedStore
 
 HOST = "127.0.0.1"
 REMOVE_S = 15.0
+UNKNOWN_KEY = -704
 
 
 def cpu_s() -> float:
@@ -94,6 +95,7 @@ class Store:
         size = self._block_bytes
         self._round += 1
         keys = [f"{os.getpid()}-{self._round}-{number}" for number in range(num_blocks)]
+        self._old = keys
         here = [self._memory.address + number * size for number in range(num_blocks)]
         sizes = [size] * num_blocks
         used_s, start_s = cpu_s(), time.perf_counter()
@@ -106,14 +108,15 @@ class Store:
         if got != sizes:
             raise RuntimeError(f"get answers {got}")
         used_s = cpu_s() - used_s
-        self._old = keys
         return {"put_s": middle_s - start_s, "get_s": end_s - middle_s, "cpu_s": used_s}
 
     def _forget(self) -> None:
         """The last batch goes once the lease that its get took is over."""
         deadline_s = time.monotonic() + REMOVE_S
         while self._old and time.monotonic() < deadline_s:
-            self._old = [key for key in self._old if self._store.remove(key)]
+            self._old = [
+                key for key in self._old if self._store.remove(key) not in (0, UNKNOWN_KEY)
+            ]
             time.sleep(0.05)
 
 
