@@ -115,16 +115,17 @@ class TcpTransport:
         """What was moved, up to the first piece that is not whole."""
         info = self._own.info
         check_slices(slices, num_slots=info.num_slots, block_bytes=info.block_bytes)
-        async with asyncio.timeout(timeout_s):
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        async with asyncio.timeout_at(deadline_s):
             link = self._link(peer)
             await link.opened()
         if not slices:
             return []
-        loop = asyncio.get_running_loop()
         parts = _parts(slices, self._streams_per_peer)
         works = [Work(operation, part, with_digests, loop.create_future()) for part in parts]
         try:
-            await link.run(works, timeout_s)
+            await link.run(works, deadline_s - loop.time())
         finally:
             self._give_up_idle()  # there may be more than allowed while all are busy
         for number, work in enumerate(works):

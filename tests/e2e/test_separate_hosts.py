@@ -35,6 +35,7 @@ def test_a_remote_hit_and_a_far_decode_give_the_cold_tokens_over_tcp(api: Api) -
     fresh = prompt_of(2, 3 * GRID + 9)
     across = api.complete(fresh, placement=on_nodes(1, 2))
     assert across.served["transport"] == "tcp"
-    assert across.served["streamed_bytes"] > 0
+    assert 0 < across.served["hidden_bytes"] <= across.served["streamed_bytes"]
+    assert across.served["tail_s"] > 0
     assert across.tokens == api.complete(fresh, cache="off", placement=on_nodes(1, 1)).tokens
     assert remote.tokens == cold.tokens
