@@ -194,4 +194,8 @@ class WorkerService:
             capacity_tokens=load.capacity_tokens,
             context_in_batch_tokens=load.context_in_batch_tokens,
             expected_start_s=load.expected_start_s,
+            admit_tokens=self._settings.admit_tokens if self._role == "decode" else 0,
+            preempted=load.preempted,
+            saved_tokens=load.saved_tokens,
+            preemptions_total=load.preemptions_total,
         )

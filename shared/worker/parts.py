@@ -56,6 +56,9 @@ class Load:
     capacity_tokens: int = 0
     context_in_batch_tokens: int = 0
     expected_start_s: float = 0.0
+    preempted: int = 0
+    saved_tokens: int = 0
+    preemptions_total: int = 0
 
 
 def not_reserved(handle: str) -> ServiceError:

@@ -88,6 +88,12 @@ class Promises:
         self.give(replace(promise, expires_s=None))
         return True
 
+    def raise_to(self, handle: str, num_tokens: int) -> None:
+        """It holds more than was promised; what it once held stays promised until its end."""
+        promise = self._by_handle.get(handle)
+        if promise is not None and num_tokens > promise.num_tokens:
+            self.give(replace(promise, num_tokens=num_tokens))
+
     def end(self, handle: str) -> Promise | None:
         promise = self._by_handle.pop(handle, None)
         if promise is not None:

@@ -33,4 +33,15 @@ class WorkerSettings(CommonSettings):
         default=500.0, gt=0, description="prefill: assumed speed until it is learnt"
     )
     decode_tokens: int = Field(default=16_384, ge=1, description="decode: tokens of device cache")
+    admit_tokens: int = Field(
+        default=256,
+        ge=1,
+        description="decode: tokens of an answer that must have room when it is admitted",
+    )
+    saved_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="decode: tokens of KV kept in host memory for requests that were put out of "
+        "the device cache; as many as that has when not set",
+    )
     max_batch: int = Field(default=16, ge=1, description="decode: requests in the batch")
