@@ -160,8 +160,9 @@ def unpacked(packed: torch.Tensor, num_tokens: int, dim: int) -> torch.Tensor:
     heads = len(packed)
     tiles = packed[:, : -(-num_tokens // TILE_TOKENS)]
     pair = 2 if packed.dtype == torch.bfloat16 else 1  # neighbours that are interleaved
-    keys = tiles[:, :, 0].unflatten(2, (dim // pair, TILE_TOKENS, pair)).transpose(2, 3)
-    values = tiles[:, :, 1].unflatten(2, (TILE_TOKENS // pair, dim, pair)).transpose(3, 4)
+    runs = (heads, tiles.shape[1])
+    keys = tiles[:, :, 0].reshape(*runs, dim // pair, TILE_TOKENS, pair).transpose(2, 3)
+    values = tiles[:, :, 1].reshape(*runs, TILE_TOKENS // pair, dim, pair).transpose(3, 4)
     flat = [part.reshape(heads, -1, dim)[:, :num_tokens] for part in (keys, values)]
     return torch.stack(flat).transpose(1, 2)
 

@@ -70,7 +70,7 @@ class Promises:
         if others >= limits.max_requests:
             return f"{others} requests are promised already"
         if other_tokens + num_tokens > limits.max_tokens:
-            free = limits.max_tokens - other_tokens
+            free = max(limits.max_tokens - other_tokens, 0)
             return f"needs room for {num_tokens} tokens, {free} are free"
         return ""
 

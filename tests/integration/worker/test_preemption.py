@@ -1,6 +1,8 @@
-"""More answers than the device cache can hold: they take turns, and no token is lost or repeated."""
+"""More answers than the device cache can hold: they take turns, and no token is lost."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -31,6 +33,15 @@ def cache_of(worker: Worker) -> DecodeCache:
     return worker.loop._work.cache
 
 
+@contextmanager
+def together(nodes: TwoNodes) -> Iterator[None]:
+    """No prompt computes until all are admitted."""
+    gates = [node.gate("allocate") for node in (nodes.a, nodes.b)]
+    yield
+    for gate in gates:
+        gate.open.set()
+
+
 def check_whole(answer: Answer, expected: list[int]) -> None:
     """Each token once, and the right one."""
     assert answer.error is None
@@ -49,12 +60,13 @@ async def test_long_answers_take_turns_in_a_small_cache_and_all_are_right(nodes:
         reference_answer(tokens, sampling)
         for tokens, sampling in zip(prompts, samplings, strict=True)
     ]
-    answers = [
-        await nodes.bench.submit(
-            tokens, (nodes.prefill, nodes.far_prefill)[number % 2], decode, sampling=sampling
-        )
-        for number, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
-    ]
+    with together(nodes):
+        answers = [
+            await nodes.bench.submit(
+                tokens, (nodes.prefill, nodes.far_prefill)[number % 2], decode, sampling=sampling
+            )
+            for number, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
+        ]
     for answer, tokens in zip(answers, expected, strict=True):
         check_whole(await answer.done(60), tokens)
     assert decode.load.preemptions_total > 0
@@ -70,10 +82,20 @@ async def test_long_answers_take_turns_in_a_small_cache_and_all_are_right(nodes:
 async def test_put_out_at_every_position_an_answer_goes_on_the_same(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each step, also while tokens that are given already are fed."""
+    await put_out_before_every_step(nodes, monkeypatch)
+
+
+async def test_put_out_at_every_position_in_bf16_it_goes_on_the_same(
+    bf16_nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_out_before_every_step(bf16_nodes, monkeypatch)
+
+
+async def put_out_before_every_step(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while tokens that are given already are fed."""
     sampling = Sampling(max_tokens=12, temperature=1.0, seed=3, top_logprobs=2, ignore_eos=True)
     tokens = prompt(300, seed=1)
-    expected = reference_answer(tokens, sampling)
+    expected = reference_answer(tokens, sampling, nodes.bench.format)
     whole = DecodeBatch._with_room
     positions: list[int] = []
 
@@ -104,14 +126,15 @@ async def test_put_out_at_every_position_an_answer_goes_on_the_same(
         await nodes.nothing_is_held()
 
 
-async def fill(nodes: TwoNodes, decode: Worker, count: int = NUM_REQUESTS) -> list[Answer]:
+async def fill(nodes: TwoNodes, decode: Worker) -> list[Answer]:
     """Requests that do not fit together for long; some are put out when this returns."""
-    answers = [
-        await nodes.bench.submit(
-            prompt(150, seed=seed), nodes.prefill, decode, sampling=LONG, remaining_ms=60_000
-        )
-        for seed in range(count)
-    ]
+    with together(nodes):
+        answers = [
+            await nodes.bench.submit(
+                prompt(150, seed=seed), nodes.prefill, decode, sampling=LONG, remaining_ms=60_000
+            )
+            for seed in range(NUM_REQUESTS)
+        ]
     await until(lambda: decode.load.preempted > 0, what="somebody is put out")
     return answers
 
@@ -165,10 +188,11 @@ async def test_cancelled_while_its_kv_moves_everything_is_freed(
 async def test_without_host_memory_the_youngest_go_on_elsewhere(nodes: TwoNodes) -> None:
     decode = await start_small(nodes, saved_tokens=0)
     expected = [reference_answer(prompt(150, seed=seed), LONG) for seed in range(NUM_REQUESTS)]
-    answers = [
-        await nodes.bench.submit(prompt(150, seed=seed), nodes.prefill, decode, sampling=LONG)
-        for seed in range(NUM_REQUESTS)
-    ]
+    with together(nodes):
+        answers = [
+            await nodes.bench.submit(prompt(150, seed=seed), nodes.prefill, decode, sampling=LONG)
+            for seed in range(NUM_REQUESTS)
+        ]
     for answer in answers:
         await answer.done(60)
     check_whole(answers[0], expected[0])
