@@ -73,7 +73,7 @@ async def test_long_answers_take_turns_in_a_small_cache_and_all_are_right(nodes:
     times = [answer.chunks[-1].times for answer in answers]
     told = [(one.preemptions, one.preempted_s) for one in times if one is not None]
     assert sum(count for count, _ in told) == decode.load.preemptions_total
-    assert told[0] == (0, 0.0)  # the oldest never
+    assert (0, 0.0) in told  # the first to arrive never
     assert all((count > 0) == (seconds > 0) for count, seconds in told)
     await nodes.nothing_is_held()
     assert (decode.load.preempted, decode.load.saved_tokens) == (0, 0)
@@ -195,9 +195,10 @@ async def test_without_host_memory_the_youngest_go_on_elsewhere(nodes: TwoNodes)
         ]
     for answer in answers:
         await answer.done(60)
-    check_whole(answers[0], expected[0])
     handed_back = [number for number, one in enumerate(answers) if one.error is not None]
-    assert handed_back
+    assert 0 < len(handed_back) < NUM_REQUESTS
+    for number in set(range(NUM_REQUESTS)) - set(handed_back):
+        check_whole(answers[number], expected[number])
     assert decode.load.preemptions_total > 0
     for number in handed_back:
         error = answers[number].error
