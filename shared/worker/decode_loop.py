@@ -100,6 +100,9 @@ class DecodeLoop:
             reason = f"the instance is {self._parts.context.state}"
         elif running is not None:
             reason = "an attempt of this name is still being cleaned up"
+        elif num_blocks > self._session.client.max_slots:
+            allowed = self._session.client.max_slots
+            reason = f"needs {num_blocks} blocks, this instance may hold {allowed}"
         elif limit_tokens > self._limits.max_tokens:
             capacity = self._limits.max_tokens
             reason = f"may need room for {limit_tokens} tokens, there is {capacity} in all"

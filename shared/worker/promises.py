@@ -25,8 +25,9 @@ class Limits:
 
     max_requests: int
     max_tokens: int
-    max_blocks: int
-    """Of one attempt: they are taken all at once, and an attempt may wait for others' blocks."""
+    max_blocks: int | None
+    """Of one attempt: they are taken all at once, and an attempt may wait for others' blocks.
+    None: as many as the pool allows."""
 
 
 class Promises:
@@ -63,7 +64,7 @@ class Promises:
         others = len(self._by_handle) - (own is not None)
         other_tokens = self._tokens - (own.num_tokens if own is not None else 0)
         limits = self._limits
-        if num_blocks > limits.max_blocks:
+        if limits.max_blocks is not None and num_blocks > limits.max_blocks:
             return f"needs {num_blocks} blocks, this instance may hold {limits.max_blocks}"
         if num_tokens > limits.max_tokens:
             return f"needs room for {num_tokens} tokens, there is {limits.max_tokens} in all"

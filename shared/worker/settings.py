@@ -22,8 +22,11 @@ class WorkerSettings(CommonSettings):
         default=Path("/dev/shm/moonpool"), description="where transfers of this host are found"
     )
     node: str | None = Field(default=None, description="attach to this node only")
-    max_slots: int = Field(
-        default=4096, ge=1, description="most pool blocks this process may hold unsealed"
+    max_slots: int | None = Field(
+        default=None,
+        ge=1,
+        description="most pool blocks this process may hold; half of the pool, but one and a half "
+        "times the longest context at least, when not set",
     )
     max_queue: int = Field(default=256, ge=1, description="prefill: prompts promised at once")
     queue: Literal["fair", "fifo"] = Field(

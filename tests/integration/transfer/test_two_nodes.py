@@ -212,6 +212,37 @@ async def test_slots_are_capped_by_worker_and_refusals_are_retryable(host: Trans
     pool.close()
 
 
+async def test_who_waits_for_slots_is_told_when_others_give_them_back(host: TransferHost) -> None:
+    transfer = host.start("a", pool_bytes=20 * GEOMETRY.block_bytes)
+    first = await host.attach(transfer, instance="first")
+    second = await host.attach(transfer, instance="second")
+    third = await host.attach(transfer, instance="third")
+    await first.allocate("r1/0", 18)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(second.allocate("r2/1", 20, wait_s=30))
+        await until(lambda: first.is_wanted("r1/0"), what="its slots are wanted")
+        assert not await first.is_wanted("r1/2")
+        stopped = group.create_task(third.allocate("r3/0", 2, wait_s=30))
+        with pytest.raises(ServiceError, match="2 slots wanted"):
+            await first.allocate("r4/0", 2)  # nobody passes those who wait
+        await third.release("r3/0")
+        with pytest.raises(ServiceError, match="was stopped"):
+            await stopped
+        first.close()  # as if it had died
+        assert len((await waiting).slots) == 20
+    second.close()
+    third.close()
+
+
+async def test_without_a_cap_a_worker_may_hold_half_of_the_pool(host: TransferHost) -> None:
+    transfer = host.start("a", pool_bytes=20 * GEOMETRY.block_bytes)
+    pool = await host.attach(transfer, max_slots=None)
+    assert pool.max_slots == 10
+    with pytest.raises(ServiceError, match="this worker's share has 10"):
+        await pool.allocate("r", 11)
+    pool.close()
+
+
 async def test_events_and_inventory_tell_the_same(host: TransferHost, nats_url: str) -> None:
     bus = await Bus.connect(nats_url, name="test")
     transfer = host.start("a", pool_bytes=32 * GEOMETRY.block_bytes)
