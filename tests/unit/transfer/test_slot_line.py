@@ -112,7 +112,7 @@ async def test_a_full_share_keeps_nobody_else_waiting() -> None:
 
 async def test_the_wait_ends_with_a_refusal_and_leaves_nothing() -> None:
     pool, line = make_line()
-    pool.allocate("w", "holder", NUM_SLOTS - 1, NUM_SLOTS)
+    pool.allocate("other", "holder", NUM_SLOTS - 1, NUM_SLOTS)
     given = await line.allocate("w", "late", 2, NUM_SLOTS, 0.01)
     assert given == Refusal("pool_full", 2, 1)
     assert not isinstance(await line.allocate("w", "one", 1, NUM_SLOTS, 0.0), Refusal)
