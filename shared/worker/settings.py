@@ -12,6 +12,10 @@ class WorkerSettings(CommonSettings):
     """MOONPOOL_* variables of a worker."""
 
     model: str = "SmolLM2-135M-Instruct"
+    role: Literal["prefill", "decode", "both"] | None = Field(
+        default=None,
+        description="both: prefill and decode in one process; else the one of the service",
+    )
     dtype: Literal["float32", "bfloat16"] = "float32"
     mode: Literal["exact", "fast"] = "exact"
     block_tokens: int | None = Field(
