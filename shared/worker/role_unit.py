@@ -189,4 +189,7 @@ class RoleUnit:
             capacity_tokens=load.capacity_tokens,
             context_in_batch_tokens=load.context_in_batch_tokens,
             expected_start_s=load.expected_start_s,
+            discipline=load.discipline,
+            work_by_size_s=list(load.work_by_size_s),
+            prompts_by_size=list(load.prompts_by_size),
         )
