@@ -76,6 +76,7 @@ class DecodeLoop:
             free_tokens=self._promises.free_tokens,
             capacity_tokens=self._limits.max_tokens,
             context_in_batch_tokens=self._work.batch.context_tokens,
+            admit_tokens=self._parts.context.settings.admit_tokens,
             preempted=self._work.cache.num_outside,
             saved_tokens=self._work.cache.saved_tokens,
             preemptions_total=self._work.cache.preemptions_total,
