@@ -129,6 +129,13 @@ class ClusterView:
     def with_id(self, role: Role, instance_id: str) -> Seen | None:
         return self._seen.get((role, instance_id))
 
+    def room_tokens(self, role: Role, key: InstanceKey, request: PlacementRequest) -> int:
+        """What it counts for a request that it admits."""
+        seen = self.find(role, key)
+        if seen is None or role != "decode":
+            return 0
+        return request.admitted_tokens(seen.view.admit_tokens)
+
     def may_hold(self, node: str, incarnation: str) -> bool:
         """False when instances are attached to that node, all to another incarnation of it."""
         prefill, decode = self.tables["prefill"], self.tables["decode"]

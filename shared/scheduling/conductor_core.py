@@ -238,12 +238,10 @@ class ConductorCore:
         place.sides[role] = Side(key)
         place.num_asks += 1
         request = place.request
-        seen = self.view.find(role, key)
-        admit_tokens = 0 if seen is None else seen.view.admit_tokens
         promise = Promise(
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
-            room_tokens=request.admitted_tokens(admit_tokens) if role == "decode" else 0,
+            room_tokens=self.view.room_tokens(role, key, request),
             compute_tokens=request.num_tokens - winner.cached_tokens if role == "prefill" else 0,
             ends_s=now_s + self.settings.promise_ttl_s,
         )

@@ -10,6 +10,7 @@ import pytest
 from shared.messages.common import ErrorCode, Sampling
 from shared.worker.decode_batch import DecodeBatch
 from shared.worker.decode_cache import DecodeCache, Prepared
+from shared.worker.decode_job import DecodeJob
 from shared.worker.decode_loop import DecodeLoop
 from tests.support.deadline import until
 from tests.support.two_nodes import TwoNodes
@@ -135,7 +136,13 @@ async def fill(nodes: TwoNodes, decode: Worker) -> list[Answer]:
             )
             for seed in range(NUM_REQUESTS)
         ]
-    await until(lambda: decode.load.preempted > 0, what="somebody is put out")
+
+    def is_full() -> bool:
+        jobs = decode.loop.attempts.all()
+        has_all = all(isinstance(job, DecodeJob) and job.reply is not None for job in jobs)
+        return has_all and decode.load.preempted > 0
+
+    await until(is_full, what="all have come and somebody is put out")
     return answers
 
 
