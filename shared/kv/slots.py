@@ -38,7 +38,7 @@ class SlotTable:
         if len(self._generations) != num_slots:
             raise ValueError(f"generations: {len(self._generations)} for {num_slots} slots")
         # Single items are read and written as plain ints: several times faster than numpy's.
-        self._table = memoryview(self._generations)
+        self._table = self._generations.data
         self._states = bytearray(num_slots)
         self._checksums = array("Q", bytes(8 * num_slots))
         self._counts = [0] * len(SlotState)
