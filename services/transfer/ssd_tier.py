@@ -264,6 +264,11 @@ class SsdTier:
         assert self.blocks is not None, "only a loaded tier takes blocks"
         return key in self._queued_keys or self.blocks.is_readable(key)
 
+    @property
+    def num_waiting(self) -> int:
+        """Blocks that are to be written."""
+        return self._num_queued
+
     def is_worth_writing(self, chain: Sequence[BlockKey]) -> bool:
         """The last block of a chain is not on the SSD and could be."""
         if self.state != "on" or self.blocks is None:

@@ -383,7 +383,9 @@ class BlockPool:
     def _evict_one(self) -> None:
         slot = self._policy.victim()
         assert slot is not None, "fewer candidates than were counted"
-        self._remove(slot)
+        self.log.removed(self._tree.remove(slot))
+        self._policy.removed(slot)
+        self._slots.free(slot)  # nobody holds a candidate
         self._evictions_total += 1
 
     def _remove(self, slot: Slot) -> None:

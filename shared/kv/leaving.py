@@ -29,8 +29,5 @@ def chains_to_hand_over(
             continue
         covered.update(chain)
         chains.append(chain)
-    return [chain for chain in chains if not _is_inside(chain, chains)]
-
-
-def _is_inside(chain: list[BlockKey], chains: list[list[BlockKey]]) -> bool:
-    return any(len(chain) < len(other) and other[len(chain) - 1] == chain[-1] for other in chains)
+    inside = {key for chain in chains for key in chain[:-1]}
+    return [chain for chain in chains if chain[-1] not in inside]
