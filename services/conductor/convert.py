@@ -56,6 +56,7 @@ def view_of(report: InstanceReport) -> InstanceView:
         free_tokens=report.free_tokens,
         capacity_tokens=report.capacity_tokens,
         context_in_batch_tokens=report.context_in_batch_tokens,
+        admit_tokens=report.admit_tokens,
         expected_start_s=report.expected_start_s,
         discipline=report.discipline,
         work_by_size_s=tuple(report.work_by_size_s),
@@ -105,12 +106,15 @@ def bill_of(message: FinishedBill) -> BillFinished:
         compute_s=real.compute_s,
         fetched_bytes=reuse.fetched_bytes,
         fetch_s=reuse.fetch_s,
+        disk_bytes=reuse.disk_bytes,
+        disk_s=reuse.disk_s,
         streamed_bytes=reuse.streamed_bytes,
         stream_s=reuse.stream_s,
         tbt_s=real.tbt_s,
         predicted=_predicted(message.predicted),
         real=_predicted(real),
         ttft_s=real.ttft_s,
+        output_tokens=message.output_tokens,
     )
 
 

@@ -50,8 +50,10 @@ class _Fetch:
 
 @dataclass(slots=True)
 class _Movement:
-    """Keys on their way here; who wants one of them too waits for the end."""
+    """Keys on their way here; who wants one of them too waits for the end, unless that one has
+    time and this one has not."""
 
+    urgency: Urgency
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -126,14 +128,14 @@ class Fetcher:
             if start == len(job.keys):
                 return
             other = self._moving.get(job.keys[start])
-            if other is None:
+            if other is None or other.urgency > job.urgency:
                 await self._move(job, start)
                 return
             async with asyncio.timeout(job.remaining_s):
                 await other.ended.wait()
 
     async def _move(self, job: _Fetch, start: int) -> None:
-        movement = _Movement()
+        movement = _Movement(job.urgency)
         wanted = job.keys[start:]
         for key in wanted:
             self._moving[key] = movement

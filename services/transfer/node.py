@@ -81,7 +81,7 @@ class Node:
             self._files.segment,
             root,
             geometry,
-            settings.pool_bytes,
+            settings,
             self._threads,
             self._on_change,
         )
@@ -90,7 +90,11 @@ class Node:
         except Unavailable as error:
             pool.close()
             raise ServiceError(ErrorCode.INTERNAL, str(error)) from None
-        router, flow = transports.router, Flow(max_peer_bytes=settings.peer_bytes_in_flight)
+        router = transports.router
+        flow = Flow(
+            max_peer_bytes=settings.peer_bytes_in_flight,
+            background_share=settings.replicate_share,
+        )
         peers = Peers(context.bus, self.ref, settings.peer_timeout_s)
         router.on_peer_lost = lambda peer, reason: peers.lost(peer, reason)
         return FormattedNode(

@@ -18,6 +18,7 @@ from shared.kv.block_pool import HeldBlock, SealItem
 from shared.kv.ids import BlockKey
 from shared.messages.common import NodeRef
 from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
 from shared.transport.base import Peer, PeerLost, Slice
 from shared.transport.router import Router
 
@@ -126,7 +127,10 @@ class Stripes:
             if num_good < len(window):
                 holder.failure = holder.failure or PeerLost("a slot is in another use by now")
                 self._put_back(window[num_good:])
-            if not await self._seal_leading():
+            try:
+                self._is_over = not await self._seal_leading() or self._is_over
+            except ServiceError as error:
+                log.warning("blocks that arrived could not be sealed: %s", error)
                 self._is_over = True
             if holder.failure is not None:
                 return
@@ -184,12 +188,11 @@ class Stripes:
                 self._num_sealed += 1
             if not items:
                 return True
-            sealed = self._pool.blocks.seal(
+            sealed = await self._pool.seal(
                 self._target.owner,
                 self._target.handle,
                 self._target.start + first,
                 self._target.keys,
                 items,
             )
-            self._pool.on_change()
             return all(item.is_readable for item in sealed)

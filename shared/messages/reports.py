@@ -38,6 +38,13 @@ class InstanceReport(Message):
     """Decode: room of the device cache that is not promised."""
     capacity_tokens: int = 0
     context_in_batch_tokens: int = 0
+    admit_tokens: int = 0
+    """Decode: tokens of an answer that must have room when it is admitted; 0: all it may have."""
+    preempted: int = 0
+    """Decode: requests that are out of the device cache for want of room, their KV saved."""
+    saved_tokens: int = 0
+    """Decode: of KV in host memory for them."""
+    preemptions_total: int = 0
     expected_start_s: float = 0.0
     """Prefill: when a request that comes now would start."""
     discipline: Literal["fifo", "shortest_first"] = "fifo"
@@ -71,6 +78,18 @@ class NodeReport(Message):
     bytes_streamed_total: int = 0
     evictions_total: int = 0
     checksum_failures_total: int = 0
+    ssd_state: Literal["none", "loading", "on", "read_only", "off"] = "none"
+    ssd_slots_total: int = 0
+    ssd_blocks: int = 0
+    ssd_bytes_read_total: int = 0
+    ssd_bytes_written_total: int = 0
+    ssd_dropped_total: int = 0
+    """Blocks that were not written because the queue was full."""
+    ssd_errors_total: int = 0
+    ssd_bad_blocks_total: int = 0
+    ssd_read_bytes_per_s: float = 0.0
+    """Measured; 0: nothing was read yet."""
+    pinned_blocks: int = 0
     attached: list[str] = []
 
 

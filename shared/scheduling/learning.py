@@ -18,10 +18,12 @@ class Learnt:
         cost = self.cost
         cost.learn_prefill(PrefillSample(bill.num_tokens, bill.cached_tokens, bill.compute_s))
         cost.learn_transfer(bill.fetched_bytes, bill.fetch_s)
+        cost.learn_disk(bill.disk_bytes, bill.disk_s)
         if bill.predicted is not None and bill.predicted.tbt_s > 0:
             cost.learn_step(bill.tbt_s, bill.predicted.tbt_s)
         else:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
         self.forecast.ended()
+        self.forecast.answered(bill.output_tokens)
         if bill.predicted is not None and bill.real is not None:
             self.errors.add(bill.predicted, bill.real, bill.ttft_s)

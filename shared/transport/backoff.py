@@ -10,16 +10,16 @@ class Backoff:
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
-        self._num_failures = 0
+        self.num_failures = 0
         self.until_s = 0.0
 
     def failed(self, now_s: float) -> None:
-        pause_s = min(self._first_s * 2.0**self._num_failures, self._longest_s)
-        self._num_failures = min(self._num_failures + 1, 32)
+        pause_s = min(self._first_s * 2.0**self.num_failures, self._longest_s)
+        self.num_failures = min(self.num_failures + 1, 32)
         self.until_s = now_s + pause_s
 
     def worked(self) -> None:
-        self._num_failures = 0
+        self.num_failures = 0
         self.until_s = 0.0
 
     def is_over(self, now_s: float) -> bool:

@@ -139,7 +139,9 @@ class Router:
         self._backoffs.move_to_end(key)
         if len(self._backoffs) > MAX_REMEMBERED:
             self._backoffs.popitem(last=False)
-        log.info("node %s is not reached over %s: %s", peer.node, transport.name, error)
+        # Once: a node of another host is tried over `local` again and again.
+        level = logging.INFO if backoff.num_failures == 1 else logging.DEBUG
+        log.log(level, "node %s is not reached over %s: %s", peer.node, transport.name, error)
 
     def _note_success(self, peer: Peer, transport: Transport) -> None:
         self._backoffs.pop(_key(peer, transport), None)

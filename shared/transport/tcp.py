@@ -21,8 +21,10 @@ from shared.transport.tcp_stream import Stream, Work
 from shared.transport.tcp_wire import CAPABILITY_BYTES, MAX_SLICES, Names, Operation
 
 log = logging.getLogger("moonpool.transport.tcp")
-REQUEST_BYTES = 4 << 20
+MIN_REQUEST_BYTES, MAX_REQUEST_BYTES = 4 << 20, 16 << 20
 """What one stream is asked for at once: few round trips, and calls share the streams in turn."""
+REQUESTS_PER_STREAM = 4
+"""Of a large call, so that no stream ends long before the others."""
 MAX_PEERS = 64
 STALL_S = 0.8
 
@@ -113,17 +115,17 @@ class TcpTransport:
         """What was moved, up to the first piece that is not whole."""
         info = self._own.info
         check_slices(slices, num_slots=info.num_slots, block_bytes=info.block_bytes)
-        async with asyncio.timeout(timeout_s):
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        async with asyncio.timeout_at(deadline_s):
             link = self._link(peer)
             await link.opened()
         if not slices:
             return []
-        loop = asyncio.get_running_loop()
-        works = [
-            Work(operation, part, with_digests, loop.create_future()) for part in _parts(slices)
-        ]
+        parts = _parts(slices, self._streams_per_peer)
+        works = [Work(operation, part, with_digests, loop.create_future()) for part in parts]
         try:
-            await link.run(works, timeout_s)
+            await link.run(works, deadline_s - loop.time())
         finally:
             self._give_up_idle()  # there may be more than allowed while all are busy
         for number, work in enumerate(works):
@@ -174,12 +176,15 @@ class TcpTransport:
             self.on_peer_lost(link.peer, reason)
 
 
-def _parts(slices: Sequence[Slice]) -> list[Sequence[Slice]]:
+def _parts(slices: Sequence[Slice], num_streams: int) -> list[Sequence[Slice]]:
     """Cut into requests: a whole number of slices each."""
+    total = sum(part.num_bytes for part in slices)
+    wanted = total // (num_streams * REQUESTS_PER_STREAM)
+    request_bytes = min(max(wanted, MIN_REQUEST_BYTES), MAX_REQUEST_BYTES)
     parts: list[Sequence[Slice]] = []
     start = num_bytes = 0
     for number, part in enumerate(slices):
-        is_full = num_bytes + part.num_bytes > REQUEST_BYTES or number - start == MAX_SLICES
+        is_full = num_bytes + part.num_bytes > request_bytes or number - start == MAX_SLICES
         if number > start and is_full:
             parts.append(slices[start:number])
             start, num_bytes = number, 0

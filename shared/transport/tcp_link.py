@@ -89,8 +89,8 @@ class PeerLink:
 
     def on_free(self, stream: Stream, done: Work | None) -> None:
         """It has greeted, or has done its work."""
-        if self._end_reason or stream not in self._streams:
-            return
+        if self._end_reason or stream not in self._streams or stream.is_cut:
+            return  # it may be done with its work just as it is cut
         self.was_connected = True
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)

@@ -75,7 +75,8 @@ class PrefillWork:
             times=times,
             reuse=reuse,
         )
-        await hand_over(self._bus, job, run.decode, handoff)
+        pool = job.session.client
+        await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
 
     async def _hold(self, job: PrefillJob) -> Prefix:
         """The cached prefix: fetched when reserved, held again when it was given up."""
@@ -154,6 +155,9 @@ class PrefillWork:
             prompt_tokens=job.num_tokens,
             local_tokens=local_blocks * block_tokens,
             remote_tokens=(computed.hit_blocks - local_blocks) * block_tokens,
+            disk_tokens=min(prefix.from_disk.num_blocks, local_blocks) * block_tokens,
+            disk_bytes=prefix.from_disk.num_bytes,
+            disk_s=prefix.from_disk.seconds,
             fetched_bytes=prefix.fetched_bytes,
             fetch_s=prefix.fetch_s,
             transport=prefix.transport,

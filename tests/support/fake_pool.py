@@ -6,6 +6,7 @@ import asyncio
 import numpy as np
 import xxhash
 
+from services.transfer.slot_line import SlotLine
 from shared.kv.block_keys import split
 from shared.kv.block_pool import BlockPool, Refusal, SealItem
 from shared.kv.eviction.lru import LruEviction
@@ -15,6 +16,7 @@ from shared.messages.pool import (
     AllocateReply,
     Blocks,
     FetchBlocksReply,
+    LeaseBlocksReply,
     PullItem,
     PullReply,
     SealBlock,
@@ -45,6 +47,7 @@ class FakeNode:
         self.geometry = geometry
         self.generations = np.zeros(num_slots, dtype=np.uint64)
         self.pool = BlockPool(num_slots, LruEviction(), self.generations)
+        self.line = SlotLine(self.pool)
         self.memory = bytearray(num_slots * geometry.block_bytes)
         self.bytes = np.frombuffer(self.memory, dtype=np.uint8).reshape(
             num_slots, geometry.num_layers, 2, geometry.block_tokens, geometry.token_bytes
@@ -54,6 +57,8 @@ class FakeNode:
         self.clients: list[FakePool] = []
         self.corrupt_pulls = 0
         """So many pulls bring wrong bytes."""
+        self.corrupt_seals = 0
+        """So many blocks change a bit after they were sealed."""
         self.pulls: list[PullItem] = []
         self.gates: dict[str, Gate] = {}
 
@@ -89,7 +94,7 @@ class FakePool:
     def __init__(self, node: FakeNode, owner: str, cap: int) -> None:
         self._node = node
         self.owner = owner
-        self._cap = cap
+        self._cap = self.max_slots = cap
         self.node = node.ref
         self.num_slots = len(node.generations)
         self.data = memoryview(node.memory)
@@ -106,6 +111,9 @@ class FakePool:
             generations=[block.generation for block in run],
             checksums=[block.checksum for block in run],
         )
+
+    async def hold(self, handle: str, keys: bytes, remaining_ms: int = 8_000) -> LeaseBlocksReply:
+        return LeaseBlocksReply(blocks=await self.lease(handle, keys))
 
     async def fetch(
         self, handle: str, ref: RequestRef, keys: bytes, source: FetchSource, remaining_ms: int
@@ -135,14 +143,19 @@ class FakePool:
             transport="fake" if moved else "none",
         )
 
-    async def allocate(self, handle: str, num_slots: int) -> AllocateReply:
+    async def allocate(self, handle: str, num_slots: int, wait_s: float = 0.0) -> AllocateReply:
         await self._enter("allocate")
-        taken = self._node.pool.allocate(self.owner, handle, num_slots, self._cap)
+        taken = await self._node.line.allocate(self.owner, handle, num_slots, self._cap, wait_s)
+        self._check_alive()
         if isinstance(taken, Refusal):
             raise ServiceError(ErrorCode.OVERLOADED, taken.reason, is_retryable=True)
         return AllocateReply(
             slots=[block.slot for block in taken], generations=[block.generation for block in taken]
         )
+
+    async def is_wanted(self, handle: str) -> bool:
+        await self._enter("wanted")
+        return self._node.line.is_wanted(handle)
 
     async def seal(self, handle: str, start: int, chain: bytes, blocks: list[SealBlock]) -> Blocks:
         await self._enter("seal")
@@ -153,6 +166,9 @@ class FakePool:
                 raise ServiceError(ErrorCode.KV_LOST, f"slot {block.slot}: wrong checksum")
             key = BlockKey(block.key) if block.key else None
             items.append(SealItem(Slot(block.slot), Generation(block.generation), checksum, key))
+            if self._node.corrupt_seals:
+                self._node.corrupt_seals -= 1
+                self._node.bytes[block.slot, 0, 0, 0, 0] ^= 0x10
         done = self._node.pool.seal(self.owner, handle, start, split(chain), items)
         return Blocks(
             slots=[item.block.slot for item in done],

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -56,6 +57,7 @@ class TransferNode:
         log: Path,
         pool_bytes: int,
         transport: str,
+        settings: Mapping[str, str],
     ) -> None:
         self.node = node
         self._folder = folder
@@ -71,6 +73,7 @@ class TransferNode:
             "MOONPOOL_TRANSPORTS": transport,
             "MOONPOOL_DRAIN_TIMEOUT_S": "3",
             "PYTHONFAULTHANDLER": "1",
+            **settings,
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -166,8 +169,14 @@ class TransferHost:
         self._stack.close()
 
     def start(
-        self, name: str, *, pool_bytes: int = POOL_BYTES, nats_url: str | None = None
+        self,
+        name: str,
+        *,
+        pool_bytes: int = POOL_BYTES,
+        nats_url: str | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> TransferNode:
+        """`settings` are more variables of the process."""
         node = f"{name}-{self._suffix}"
         transfer = TransferNode(
             node,
@@ -176,6 +185,7 @@ class TransferHost:
             self._logs / f"{node}.log",
             pool_bytes,
             self.transport,
+            settings or {},
         )
         return self._stack.enter_context(transfer)
 
@@ -186,7 +196,7 @@ class TransferHost:
         instance: str = "worker",
         root: bytes = ROOT,
         geometry: KvGeometry = GEOMETRY,
-        max_slots: int = 200,
+        max_slots: int | None = 200,
         timeout_s: float = 10.0,
     ) -> PoolClient:
         return await PoolClient.attach(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from shared.messages import subjects
-from shared.messages.common import ErrorCode, FetchSource, NodeRef
+from shared.messages.common import ErrorCode, FetchSource, NodeRef, Replica
 from shared.messages.index import InventoryReply, InventoryRequest, ResidencyEvent
 from shared.messages.pool import PullItem, SealBlock
 from shared.messages.transfer import KvGeometry
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
+from shared.worker.pool_client import PoolClient
 from tests.support.deadline import until
 from tests.support.transfer_node import (
     GEOMETRY,
@@ -216,6 +217,41 @@ async def test_slots_are_capped_by_worker_and_refusals_are_retryable(host: Trans
     pool.close()
 
 
+async def test_who_waits_for_slots_is_told_when_others_give_them_back(host: TransferHost) -> None:
+    transfer = host.start("a", pool_bytes=20 * GEOMETRY.block_bytes)
+    first = await host.attach(transfer, instance="first")
+    second = await host.attach(transfer, instance="second")
+    third = await host.attach(transfer, instance="third")
+    await first.allocate("r1/0", 18)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(second.allocate("r2/1", 20, wait_s=30))
+        await until(lambda: first.is_wanted("r1/0"), what="its slots are wanted")
+        assert not await first.is_wanted("r1/2")
+        stopped = group.create_task(_is_stopped(third, "r3/0"))
+        with pytest.raises(ServiceError, match="3 slots wanted, the pool has 2 now"):
+            await third.allocate("r4/0", 3)
+        await third.release("r3/0")
+        await stopped
+        first.close()  # as if it had died
+        assert len((await waiting).slots) == 20
+    second.close()
+    third.close()
+
+
+async def _is_stopped(pool: PoolClient, handle: str) -> None:
+    with pytest.raises(ServiceError, match="was stopped"):
+        await pool.allocate(handle, 3, wait_s=30)
+
+
+async def test_without_a_cap_a_worker_may_hold_half_of_the_pool(host: TransferHost) -> None:
+    transfer = host.start("a", pool_bytes=20 * GEOMETRY.block_bytes)
+    pool = await host.attach(transfer, max_slots=None)
+    assert pool.max_slots == 10
+    with pytest.raises(ServiceError, match="this worker's share has 10"):
+        await pool.allocate("r", 11)
+    pool.close()
+
+
 async def test_events_and_inventory_tell_the_same(host: TransferHost, nats_url: str) -> None:
     bus = await Bus.connect(nats_url, name="test")
     transfer = host.start("a", pool_bytes=32 * GEOMETRY.block_bytes)
@@ -266,3 +302,46 @@ async def test_drain_refuses_newcomers_removes_its_files_and_exits_well(
     with pytest.raises(ServiceError, match="no pool to attach to"):
         await host.attach(None, timeout_s=0.2)
     pool.close()
+
+
+async def test_nodes_use_what_both_have(host: TransferHost) -> None:
+    """The source lets nobody map its memory, whatever the other one would like best."""
+    a = await host.attach(host.start("a", settings={"MOONPOOL_TRANSPORTS": "tcp"}))
+    b = await host.attach(host.start("b", settings={"MOONPOOL_TRANSPORTS": "local,tcp"}))
+    chain = make_chain(12, seed=31)
+    await store_chain(a, "w", chain)
+    reply = await b.fetch("r", request_ref(), chain, FetchSource(node=a.node, num_blocks=12), 5_000)
+    assert (len(reply.blocks.slots), reply.transport) == (12, "tcp")
+    check_bytes(b, chain, reply.blocks)
+    back = make_chain(5, seed=32)
+    await store_chain(b, "w", back)
+    source = FetchSource(node=b.node, num_blocks=5)
+    reply = await a.fetch("r2", request_ref(), back, source, 5_000)
+    assert (len(reply.blocks.slots), reply.transport) == (5, "tcp")
+    a.close()
+    b.close()
+
+
+async def test_a_long_run_comes_from_all_that_hold_it(host: TransferHost) -> None:
+    settings = {"MOONPOOL_TRANSPORTS": "local,tcp"}
+    transfers = [host.start(name, pool_bytes=24 << 20, settings=settings) for name in "abc"]
+    a, b, c = [await host.attach(each, max_slots=3000) for each in transfers]
+    chain = make_chain(1100, seed=33)  # 9 MB
+    for holder in (a, b):
+        await store_chain(holder, "w", chain)
+        await holder.release("w")
+    source = FetchSource(
+        node=a.node, num_blocks=1100, others=[Replica(node=b.node, num_blocks=1100)]
+    )
+    reply = await c.fetch("r", request_ref(), chain, source, 9_000)
+    assert len(reply.blocks.slots) == 1100
+    check_bytes(c, chain, reply.blocks)
+    await c.release("r")
+    transfers[0].kill()
+    gone = make_chain(3, seed=34)
+    await store_chain(b, "w", gone)
+    short = FetchSource(node=a.node, num_blocks=3, others=[Replica(node=b.node, num_blocks=3)])
+    reply = await c.fetch("r", request_ref(), gone, short, 9_000)
+    assert len(reply.blocks.slots) == 3, "the second holder is asked when the first is dead"
+    for pool in (a, b, c):
+        pool.close()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from shared.transport.checksum import block_checksum
 from shared.transport.fake import FakePeer, FakeTransport
 from shared.transport.router import Router
 from shared.transport.segment import Segment
+from tests.support.deadline import until
 from tests.support.transfer_node import GEOMETRY, ROOT, block_bytes_of, make_chain, request_ref
 
 NUM_SLOTS = 16
@@ -82,13 +84,19 @@ class Bench:
     fetcher: Fetcher
     flow: Flow
 
-    async def fetch(self, handle: str = "r", remaining_ms: int = 5_000) -> FetchBlocksReply:
+    async def fetch(
+        self,
+        handle: str = "r",
+        remaining_ms: int = 5_000,
+        urgency: Literal["request", "background"] = "request",
+    ) -> FetchBlocksReply:
         request = FetchBlocks(
             handle=handle,
             ref=request_ref(),
             keys=CHAIN,
             source=FetchSource(node=THERE, num_blocks=NUM_BLOCKS),
             remaining_ms=remaining_ms,
+            urgency=urgency,
         )
         return await self.fetcher.fetch("w", NUM_SLOTS, request)
 
@@ -213,6 +221,20 @@ async def test_a_second_fetch_waits_for_the_first_and_moves_nothing(bench: Bench
     assert len(bench.peers.leased) == 1
     assert second.blocks == first.blocks
     bench.check(second, NUM_BLOCKS)
+
+
+async def test_a_request_does_not_wait_for_replication_of_the_same_blocks(bench: Bench) -> None:
+    bench.memory.latency_s = 30.0
+    replicating = asyncio.ensure_future(bench.fetch("copy", urgency="background"))
+    await until(lambda: bench.flow.bytes_in_flight > 0)
+    bench.memory.latency_s = 0.0
+    reply = await bench.fetch("r", remaining_ms=2_000)
+    assert len(reply.blocks.slots) == NUM_SLOTS - NUM_BLOCKS
+    replicating.cancel()
+    await asyncio.wait([replicating])
+    bench.pool.blocks.release("w", "copy")
+    await settle()
+    bench.pool.blocks.check_integrity()
 
 
 async def test_when_the_first_fetch_is_stopped_the_second_goes_on(bench: Bench) -> None:
