@@ -58,6 +58,16 @@ async def begin(bench: RdmaBench) -> asyncio.Future[int]:
     return reading
 
 
+@lanes(RC)
+async def test_the_bytes_went_over_rdma(bench: RdmaBench) -> None:
+    data = fill(bench, 1)
+    assert await bench.transport.read(bench.peer, [whole(bench, 1, 2)], timeout_s=10) == 1
+    assert np.array_equal(bench.own(2), data)
+    used = bench.transport.lanes(bench.peer)
+    assert used
+    assert {each.transport[:3] for each in used} == {"rc_"}
+
+
 @lanes(*LANES)
 async def test_a_killed_peer_is_noticed_within_a_second(bench: RdmaBench) -> None:
     told: list[str] = []
