@@ -172,7 +172,8 @@ class PrefillPass:
         job = self._job
         num_tokens = len(self._tokens)
         block_range = self._tools.grid.blocks_of(chunk)
-        prefix_slots = [block.slot for block in self._blocks[: block_range.start]]
+        prefix = self._blocks[: block_range.start]
+        prefix_slots = [block.slot for block in prefix]
         chunk_blocks = [self._blocks[index] for index in block_range]
         chunk_slots = [block.slot for block in chunk_blocks]
         is_last = chunk.end == num_tokens
@@ -190,6 +191,7 @@ class PrefillPass:
                 chunk.start,
                 prefix_slots,
                 chunk_slots,
+                generations=[block.generation for block in (*prefix, *chunk_blocks)],
                 on_layer=on_layer,
                 is_cancelled=lambda: job.is_stopped,
                 want_logits=is_last,

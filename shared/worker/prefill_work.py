@@ -45,7 +45,13 @@ class PrefillWork:
 
     def open(self, session: PoolSession) -> None:
         loaded = self._parts.loaded
-        self._engine = PrefillEngine(loaded.model, session.slots, loaded.layout, loaded.grid_tokens)
+        self._engine = PrefillEngine(
+            loaded.model,
+            session.slots,
+            loaded.layout,
+            loaded.grid_tokens,
+            device_tokens=self._parts.context.settings.device_tokens,
+        )
 
     def close(self) -> None:
         """Let go of the pool's memory; no job may be left."""
