@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 K = 1024.0
 MAX_SAMPLES = 256
 REFIT_EVERY = 8
-PRIOR_WEIGHT = 0.05
-"""How hard the prior's shape holds. Samples are off by some 10 %, a prior's coefficients by half:
-0.1² / 0.5² would do; more, and a handful of good samples cannot overrule a wrong prior."""
+PRIOR_WEIGHT = 0.1
+"""How hard the prior's shape holds, in samples. More, and some tens of samples do not overrule a
+prior of another shape; less, and a handful of noisy ones overrule a right one."""
 MAX_DECODE_SCALE = 1_000.0
 """Between a machine and the prior's; also what keeps a run of strange bills within bounds."""
 HUBER_SHARE = 0.25
