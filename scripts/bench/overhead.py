@@ -33,9 +33,18 @@ class Sample:
 
 
 async def measure(
-    base_url: str, model: str, *, num_requests: int, num_words: int, on_run: Callable[[int], None]
+    base_url: str,
+    model: str,
+    *,
+    num_requests: int,
+    num_words: int,
+    pause_s: float,
+    on_run: Callable[[int], None],
 ) -> list[Sample]:
-    """One request in flight at a time, all prompts different, nothing cached."""
+    """One request in flight at a time, all prompts different, nothing cached.
+
+    After each a pause: the cluster still cleans up, reports and learns when the client has its end.
+    """
     samples = []
     try:
         async with HttpStream(base_url) as http:
@@ -46,6 +55,7 @@ async def measure(
                     sample = await _ask(http, model, prompt)
                 if number >= NUM_WARM_UP:
                     samples.append(sample)
+                await asyncio.sleep(pause_s)
     except (OSError, EOFError, ValueError, TimeoutError, HttpStreamError) as error:
         raise OverheadError(f"{type(error).__name__}: {error}") from None
     return samples

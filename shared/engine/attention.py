@@ -8,7 +8,7 @@ import torch
 from shared.engine.attention_packed import PackedDecodeAttention, PackedPromptAttention
 from shared.engine.attention_plain import PlainDecodeAttention, PlainPromptAttention
 from shared.engine.copy_streams import CopyStreams, copy_streams
-from shared.engine.flashinfer_attention import FlashInferAttention
+from shared.engine.flashinfer_attention import FlashInferAttention, flashinfer_fits
 from shared.engine.kv_layout import KvLayout
 from shared.engine.model import LlamaModel
 from shared.engine.paged_decode import (
@@ -79,8 +79,7 @@ def paged_decode_attention(
 def _step_attention(model: LlamaModel, layout: KvLayout) -> StepAttention:
     device = model.device.torch_device
     page_tokens = page_tokens_of(layout)
-    # FlashInfer has no float32.
-    if model.device.decode_attention == "flashinfer" and layout.dtype != "float32":
+    if model.device.decode_attention == "flashinfer" and flashinfer_fits(model.config, layout):
         return FlashInferAttention(model.config, layout, page_tokens, device)
     if model.device.decode_attention == "each":
         return EachAttention(model.config, page_tokens, device)

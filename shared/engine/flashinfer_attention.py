@@ -13,6 +13,16 @@ _WORKSPACE_BYTES = 128 << 20
 _EVERYTHING = -1  # as its window
 
 
+_HEAD_DIMS = (64, 128, 256)
+_GROUPS = (1, 2, 3, 4, 8)
+
+
+def flashinfer_fits(config: ModelConfig, layout: KvLayout) -> bool:
+    """Whether its decode kernels are built for these shapes; it has no float32."""
+    group = config.num_heads // config.num_kv_heads
+    return layout.dtype != "float32" and layout.head_dim in _HEAD_DIMS and group in _GROUPS
+
+
 class FlashInferAttention:
     """A StepAttention; the page tables are given to FlashInfer once for each step."""
 

@@ -76,11 +76,14 @@ class PagedDecodeAttention:
         num_tokens = block.shape[2]
         staged = self._staging.take()[:, :, :num_tokens]
         staged.copy_(block)
-        by_token = self._pages.flatten(2, 3)
-        runs = token_runs(cache.tolist(), self._table.page_tokens, start, num_tokens)
+        by_token = self._pages.flatten(0, 1).flatten(1, 2)
+        parts = staged.flatten(0, 1)
+        runs = list(token_runs(cache.tolist(), self._table.page_tokens, start, num_tokens))
+        # Each a piece of plain memory: others are copied by way of a temporary, and waited for.
         ticket = self._streams.to_device(
             [
-                (by_token[:, :, place : place + count], staged[:, :, offset : offset + count])
+                (target[place : place + count], source[offset : offset + count])
+                for target, source in zip(by_token, parts, strict=True)
                 for offset, place, count in runs
             ]
         )

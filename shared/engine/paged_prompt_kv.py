@@ -61,13 +61,14 @@ class PagedPromptKv:
         self._loaded: list[Ticket] = []  # by layer
         self._arrived: list[int] = []
         self._table = torch.empty(0, dtype=torch.int64)
+        self._mask_of: dict[int | None, torch.Tensor] = {}  # of this chunk, by window
 
     @property
     def num_kept_blocks(self) -> int:
         return self._blocks.num_kept
 
     def begin(self, run: ChunkRun) -> None:
-        self._run, self._arrived, self._loaded = run, [], []
+        self._run, self._arrived, self._loaded, self._mask_of = run, [], [], {}
         self._missing, self._of_prefix, self._of_chunk = [], [], []
         found = [None if use is None else self._blocks.find(use) for use in _uses(run)]
         # What is left of a chunk that was begun before is not trusted.
@@ -108,8 +109,12 @@ class PagedPromptKv:
         keys, values = (
             pages[:, part].index_select(0, self._table).flatten(0, 1)[: run.end] for part in (0, 1)
         )
-        mask = self._masks[self._config.window_of(layer)].at(len(query), run.start, run.end)
-        attended = attend_causal(query, keys, values, mask)
+        window = self._config.window_of(layer)
+        if window not in self._mask_of:
+            # Contiguous, as CUDA's fused kernels want it; one for all layers.
+            mask = self._masks[window].at(len(query), run.start, run.end).contiguous()
+            self._mask_of[window] = mask
+        attended = attend_causal(query, keys, values, self._mask_of[window])
         self._load_until(layer + 1 + _LOADED_AHEAD)
         return attended
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from shared.engine import device as device_module
-from shared.engine.attention import paged_decode_attention
 from shared.engine.attention_plain import CausalMask, _attend_by_head, _attend_by_kv_head
 from shared.engine.copy_streams import InlineStreams
 from shared.engine.cpu_isa import cpu_isa
 from shared.engine.decode import DecodeEngine
 from shared.engine.device import CPU, compute_device, decode_attention_kind, describe_cuda
 from shared.engine.errors import EngineError
+from shared.engine.flashinfer_attention import FlashInferAttention, flashinfer_fits
 from shared.engine.loaded_model import LoadedModel, load_model
+from shared.engine.paged_decode import EachAttention, PagedDecodeAttention, page_tokens_of
 from tests.support.engine import EngineBench, random_tokens
 
 CPUINFO = """processor\t: 0
@@ -176,10 +177,30 @@ def test_flashinfer_gets_the_pages_of_each_sequence(
         if window is not None:
             model.config = replace(model.config, window=window, windowed_layers=frozenset({1}))
         bench = EngineBench(loaded, num_slots=4)
-        attention = paged_decode_attention(model, loaded.layout, InlineStreams(), 1000)
+        pages = page_tokens_of(loaded.layout)
+        cpu = torch.device("cpu")
+        step = (
+            EachAttention(model.config, pages, cpu)
+            if kind == "each"
+            else FlashInferAttention(model.config, loaded.layout, pages, cpu)
+        )
+        attention = PagedDecodeAttention(
+            loaded.layout, InlineStreams(), step, capacity_tokens=1000, device=cpu
+        )
         engine = DecodeEngine(model, loaded.layout, 1000, attention=attention)
         for slot, length in enumerate((300, 17, 64)):
             bench.prefill(random_tokens(length, seed=slot), [slot])
             bench.join(engine, str(slot), [slot], length, room=2)
         logits.append(engine.step([("0", 1, 300), ("2", 2, 64), ("1", 3, 17)]))
     torch.testing.assert_close(logits[1], logits[0], rtol=0.1, atol=0.15)
+
+
+def test_shapes_that_flashinfer_has_no_kernels_for_are_left_to_torch(
+    tiny_torch_bf16: LoadedModel,
+) -> None:
+    config, layout = tiny_torch_bf16.config, tiny_torch_bf16.layout
+    usual = replace(config, num_heads=9, num_kv_heads=3), replace(layout, head_dim=64)
+    assert flashinfer_fits(*usual)
+    assert not flashinfer_fits(usual[0], replace(usual[1], dtype="float32"))
+    assert not flashinfer_fits(usual[0], replace(usual[1], head_dim=80))
+    assert not flashinfer_fits(replace(usual[0], num_heads=21), usual[1])
