@@ -47,16 +47,16 @@ class Engine:
         return time.perf_counter() - start_s
 
     def prefill_in_chunks(self, num_tokens: int, prefix_tokens: int = 0) -> float:
-        """Time of the same, as a multiple of that of a first chunk.
+        """CPU time of the same, as a multiple of that of a first chunk.
 
         First chunks run before, between and after the prompt's own: a machine whose speed changes
         from one second to the next changes it for both.
         """
         tokens, grid = self._tokens(num_tokens), self._loaded.grid_tokens
-        multiple, before_s = 0.0, self._wall_s(tokens, 0)
+        multiple, before_s = 0.0, self._timed_chunk(tokens, 0, None)
         for start in range(prefix_tokens, num_tokens, grid):
-            chunk_s = self._wall_s(tokens, start)
-            after_s = self._wall_s(tokens, 0)
+            chunk_s = self._timed_chunk(tokens, start, None)
+            after_s = self._timed_chunk(tokens, 0, None)
             multiple += 2 * chunk_s / (before_s + after_s)
             before_s = after_s
         return multiple
@@ -151,11 +151,6 @@ class Engine:
     def _run(self, tokens: Any, prefix_tokens: int) -> None:
         for start in range(prefix_tokens, len(tokens), self._loaded.grid_tokens):
             self._chunk(tokens, start, None)
-
-    def _wall_s(self, tokens: Any, start: int) -> float:
-        start_s = time.perf_counter()
-        self._chunk(tokens, start, None)
-        return time.perf_counter() - start_s
 
     def _timed_chunk(self, tokens: Any, start: int, hook: Callable[[int], None] | None) -> float:
         start_s = time.process_time()
