@@ -81,8 +81,16 @@ class PlainDecodeAttention:
     def free(self, cache: torch.Tensor) -> None:
         pass  # goes with its last reference
 
+    def grown(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        larger = self.new_cache(num_tokens)
+        larger[:, :, : cache.shape[2]] = cache
+        return larger
+
     def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
         cache[:, :, start : start + block.shape[2]] = block
+
+    def unload(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        return cache[:, :, :num_tokens].to("cpu", copy=True)
 
     def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
         self._sequences = list(zip(caches, positions, strict=True))

@@ -68,6 +68,12 @@ class PagedDecodeAttention:
     def new_cache(self, num_tokens: int) -> torch.Tensor:
         return torch.tensor(self._table.take(num_tokens), dtype=torch.int64)
 
+    def grown(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        """The pages there are stay where they are."""
+        size = self._table.page_tokens
+        more = self._table.take(max(num_tokens - len(cache) * size, 0))
+        return torch.cat((cache, torch.tensor(more, dtype=torch.int64)))
+
     def free(self, cache: torch.Tensor) -> None:
         self._table.give_back(cache.tolist())
 
@@ -90,10 +96,13 @@ class PagedDecodeAttention:
         self._staging.used_by(ticket)
         self._loading.append(ticket)
 
+    def unload(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        self._wait_loaded()
+        pages = self._pages.index_select(2, cache.to(self._device))
+        return pages.flatten(2, 3)[:, :, :num_tokens].cpu().contiguous()
+
     def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
-        for ticket in self._loading:
-            ticket.wait_compute()
-        self._loading.clear()
+        self._wait_loaded()
         size = self._table.page_tokens
         places = [
             int(cache[position // size]) * size + position % size
@@ -116,6 +125,11 @@ class PagedDecodeAttention:
         attended = query.new_zeros(len(query), query.shape[1] * query.shape[2])
         attended[:count] = self._step.attend(layer, query[:count], pages)
         return attended
+
+    def _wait_loaded(self) -> None:
+        for ticket in self._loading:
+            ticket.wait_compute()
+        self._loading.clear()
 
 
 class EachAttention:

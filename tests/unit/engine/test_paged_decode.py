@@ -126,6 +126,24 @@ def test_a_capacity_of_uneven_sequences_fits_the_pages(tiny_torch: LoadedModel) 
     assert not engine.can_add(17)
 
 
+def test_what_is_saved_is_what_was_loaded(tiny_torch: LoadedModel) -> None:
+    bench, _, places = bench_of(tiny_torch)
+    engine = paged_engine(tiny_torch, DeferredStreams())
+    bench.join(engine, "0", places[0], LENGTHS[0], room=1)
+    assert torch.equal(engine.saved("0"), bench.kv(places[0], LENGTHS[0]))
+
+
+def test_a_cache_that_grows_keeps_its_pages_and_gets_more(tiny_torch: LoadedModel) -> None:
+    attention = paged_decode_attention(tiny_torch.model, tiny_torch.layout, DeferredStreams(), 2000)
+    other = attention.new_cache(40)
+    cache = attention.new_cache(20)
+    larger = attention.grown(cache, 70)
+    assert larger[:2].tolist() == cache.tolist()
+    assert len(larger) == 5
+    assert not set(larger.tolist()) & set(other.tolist())
+    assert attention.grown(larger, 80).tolist() == larger.tolist()
+
+
 @pytest.mark.parametrize(
     ("pages", "start", "count", "runs"),
     [
