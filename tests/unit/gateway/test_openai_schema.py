@@ -39,7 +39,7 @@ def test_a_plain_chat_has_openai_defaults() -> None:
 
 def test_values_that_mean_nothing_are_taken() -> None:
     body = chat(
-        n=1,
+        n=None,
         presence_penalty=0,
         frequency_penalty=0.0,
         logprobs=False,
@@ -59,7 +59,16 @@ def test_values_that_mean_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
+        ("n", 17),
+        ("n", 0),
+        ("priority", "urgent"),
+        ("ttft_slo_ms", 0),
+        ("tbt_slo_ms", "fast"),
+        ("cache_salt", ""),
+        ("cache_salt", "x" * 257),
+        ("cache_salt", "\ud800"),
+        ("policy", ""),
+        ("user", 5),
         ("n", True),
         ("logprobs", 1),
         ("top_logprobs", 2),  # without logprobs
