@@ -143,7 +143,13 @@ class GatewayService:
             reader=reader,
         )
         app = build_app([*openai_api.routes, *tools_api.routes, *health_api.routes])
-        self._http = HttpServer(app, settings.http_host, settings.http_port)
+        self._http = HttpServer(
+            app,
+            settings.http_host,
+            settings.http_port,
+            cert=settings.http_cert,
+            key=settings.http_key,
+        )
         context.tasks.start_soon(self._http.run(), name="http")
         context.log.info("serves %s/v1", self._http.url)
 

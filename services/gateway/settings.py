@@ -1,9 +1,9 @@
 """Settings of the gateway."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from services.gateway.body_parts import Priority
 from shared.runtime.settings import CommonSettings
@@ -15,6 +15,8 @@ class GatewaySettings(CommonSettings):
     )
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8000, ge=0, le=65_535, description="0: any free port")
+    http_cert: Path | None = Field(default=None, description="PEM chain: serve HTTPS")
+    http_key: Path | None = Field(default=None, description="PEM key of http_cert")
     admin_key: SecretStr | None = Field(
         default=None, description="allows `placement`; without one it is refused"
     )
@@ -36,3 +38,9 @@ class GatewaySettings(CommonSettings):
     default_max_tokens: int = Field(
         default=2_048, ge=1, description="length of a chat answer when the request sets none"
     )
+
+    @model_validator(mode="after")
+    def _cert_and_key_go_together(self) -> Self:
+        if (self.http_cert is None) != (self.http_key is None):
+            raise ValueError("MOONPOOL_HTTP_CERT and MOONPOOL_HTTP_KEY need each other")
+        return self

@@ -144,7 +144,10 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     bus = await _unless_stopping(
-        stopping, Bus.connect(settings.nats_url, name=settings.instance_id)
+        stopping,
+        Bus.connect(
+            settings.nats_url, name=settings.instance_id, access=settings.nats_access(name)
+        ),
     )
     if bus is None:
         return

@@ -61,6 +61,8 @@ class HostedCluster:
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(CALL_TIMEOUT_S)
         assert not self._thread.is_alive(), "the cluster did not end"
+        refused = [line for name, line in self.lines if "permissions violation" in line.lower()]
+        assert not refused, f"NATS users may do too little: {refused}"
         left = [path for path in (self._folders) if path.exists()]
         assert not left, f"the cluster left {left}"
 
@@ -81,7 +83,11 @@ class HostedCluster:
 
     @property
     def redis_url(self) -> str:
-        return self.cluster.redis_url
+        """With the operator's user, where Redis has users."""
+        made = self.cluster.credentials
+        if made is None or self.options.redis_url is not None:
+            return self.cluster.redis_url
+        return made.redis_url(self.cluster.redis_url)
 
     @property
     def admin_key(self) -> str:
