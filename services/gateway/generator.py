@@ -71,6 +71,11 @@ class Generator:
         return self._prompts.tokenizer
 
     @property
+    def model_names(self) -> list[str]:
+        """Names under which the model may be asked for."""
+        return sorted(self._model_names)
+
+    @property
     def num_in_flight(self) -> int:
         """Choices that are prepared or run."""
         return self._callers.num_in_flight

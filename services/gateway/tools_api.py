@@ -12,6 +12,7 @@ from services.gateway.errors import ApiError, targets_for_client
 from services.gateway.generator import Generator
 from services.gateway.job import Job
 from services.gateway.openai_schema import parse_generation
+from services.gateway.openapi import openapi_document
 from services.gateway.prompts import PromptMaker
 from services.gateway.request_options import options_of
 from services.gateway.request_reader import RequestReader
@@ -41,6 +42,7 @@ class ToolsApi:
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
             Route("/v1/explain", self.explain, methods=["POST"]),
+            Route("/openapi.json", self.openapi, methods=["GET"]),
         ]
 
     async def tokenize(self, request: Request) -> Response:
@@ -84,6 +86,12 @@ class ToolsApi:
         except ServiceError as error:
             raise ApiError.from_info(error.info) from error
         return JSONResponse(explanation(job, reply))
+
+    async def openapi(self, _: Request) -> Response:
+        document = openapi_document(
+            self._generator.model_names, needs_key=not self._reader.callers.is_open
+        )
+        return JSONResponse(document)
 
     def _check_model(self, name: str | None) -> None:
         if name is not None:

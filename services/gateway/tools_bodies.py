@@ -1,6 +1,6 @@
 """The HTTP bodies of /tokenize and /detokenize, in vLLM's shapes."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ class DetokenizeBody(Strict):
 
 
 # Values of vLLM's other fields that mean what is done here anyway.
-_CHAT_DEFAULTS = {
+CHAT_TOKENIZE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (None, True),
     "continue_final_message": (None, False),
     "add_special_tokens": (None, False),
@@ -41,7 +41,7 @@ _CHAT_DEFAULTS = {
 def parse_tokenize(raw: bytes) -> TokenizeTextBody | TokenizeChatBody:
     fields = fields_of(raw)
     if "messages" in fields:
-        return parse_fields(fields, TokenizeChatBody, _CHAT_DEFAULTS)
+        return parse_fields(fields, TokenizeChatBody, CHAT_TOKENIZE_DEFAULTS)
     return parse_fields(fields, TokenizeTextBody, {})
 
 

@@ -84,7 +84,11 @@ class Context(Generic[S]):
 
     async def _on_ping(self, _: PingRequest) -> PingReply:
         return PingReply(
-            service=self.service, id=self.id, incarnation=self.incarnation, state=self.state
+            service=self.service,
+            id=self.id,
+            incarnation=self.incarnation,
+            state=self.state,
+            bad_messages_total=self.bus.bad_messages_total,
         )
 
 
