@@ -46,8 +46,6 @@ class HttpServer:
     ) -> None:
         self._host = host
         self._scheme = "http" if cert is None else "https"
-        self._socket = _listen(host, port)
-        self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             app,
             http="httptools",
@@ -64,6 +62,8 @@ class HttpServer:
             ssl_keyfile=key,
         )
         _load_tls(config, cert, key)
+        self._socket = _listen(host, port)
+        self.port = int(self._socket.getsockname()[1])
         self._server = _Server(config)
         self._stopped = asyncio.Event()
 

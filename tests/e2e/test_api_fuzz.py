@@ -35,7 +35,7 @@ OPERATIONS = [
 ]
 # Without a body or a parameter there is one question; with a bad one of these there is none.
 CASES = [
-    (method, path, mode, 25 if method == "post" or "{" in path else 1)
+    (method, path, mode, 15 if method == "post" or "{" in path else 1)
     for method, path in OPERATIONS
     for mode in GenerationMode
     if method == "post" or mode is GenerationMode.POSITIVE

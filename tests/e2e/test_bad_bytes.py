@@ -32,7 +32,7 @@ MEMBERS = {
     "prefill": "prefill-1",
     "decode": "decode-1",
 }
-EXAMPLES = 12
+EXAMPLES = 5
 PROMPT = [5] * 300
 
 

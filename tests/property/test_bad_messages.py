@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shared.messages
@@ -20,6 +20,7 @@ def all_messages() -> list[type[Message]]:
 
 
 @pytest.mark.parametrize("message_type", all_messages(), ids=lambda one: one.__name__)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_bytes_are_a_message_or_a_clear_error(
     message_type: type[Message], data: st.DataObject
