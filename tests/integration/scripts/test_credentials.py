@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -20,6 +22,8 @@ from scripts.credentials.credential_set import (
 from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer
 from scripts.launcher.errors import LaunchError
+from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.settings import CacheIndexSettings
 from shared.messages import subjects
 from shared.messages.access import ACCESS, SERVICES
 from shared.messages.common import Empty, Ok
@@ -151,6 +155,49 @@ def test_the_index_user_has_its_keys_and_nothing_else(made: CredentialSet, tmp_p
             stranger.get("mp:{x}")
         with redis.Redis.from_url(made.redis_url(server.url)) as admin:
             assert admin.flushall()
+
+
+async def test_the_index_speaks_to_redis_over_tls(made: CredentialSet, tmp_path: Path) -> None:
+    """The packaged Valkey has no TLS: something in front of it speaks it."""
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_tls.load_cert_chain(made.redis_folder / "cert.pem", made.redis_folder / "key.pem")
+    with TestServer(RedisServer(tmp_path, made), tmp_path / "log") as server:
+        port = int(server.url.rpartition(":")[2].partition("/")[0])
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
+
+        front = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=server_tls)
+        url = f"rediss://127.0.0.1:{front.sockets[0].getsockname()[1]}/0"
+        own = made.folder / "cache-index"
+        settings = CacheIndexSettings(redis_url=url, redis_ca=own / "ca.pem", _secrets_dir=own)
+        store = RedisStore(url, logging.getLogger("test"), settings.redis_options())
+        async with front:
+            assert await store.probe()
+            await store.close()
+            other = make_set(tmp_path / "other")
+            stranger = settings.model_copy(update={"redis_ca": other.ca})
+            store = RedisStore(url, logging.getLogger("test"), stranger.redis_options())
+            with pytest.raises(StoreAway):
+                await store.probe()
+            await store.close()
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        return
+    finally:
+        writer.close()
+
+
+def test_a_ca_without_tls_in_the_url_is_refused(made: CredentialSet) -> None:
+    with pytest.raises(ValueError, match="MOONPOOL_REDIS_CA"):
+        CacheIndexSettings(redis_url="redis://h:1", redis_ca=made.ca)
 
 
 def test_each_has_a_private_folder_of_its_own(made: CredentialSet) -> None:
