@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -173,7 +174,8 @@ def load_callers(
             if digest in digests:
                 raise _bad("MOONPOOL_API_KEYS", f"tenant {name} has a key that is there already")
             digests[digest] = tenant
-    return Callers(digests, Tenant("", max_in_flight, max_priority), admin_key)
+    # Without keys only the gateway's own limit holds.
+    return Callers(digests, Tenant("", sys.maxsize, max_priority), admin_key)
 
 
 def _entries(setting: str, text: str) -> dict[str, TenantEntry]:

@@ -95,12 +95,16 @@ class Generator:
         self._none_in_flight.clear()
         try:
             choices = await self._prepared(body, options, monotonic_s())
-            choices.start()
         except BaseException:
             self._callers.give_back(tenant, num_choices)
             self._note_if_none()
             raise
         self._running[choices] = tenant
+        try:
+            choices.start()
+        except BaseException:
+            self.finish(choices)
+            raise
         return choices
 
     async def explain(

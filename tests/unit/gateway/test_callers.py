@@ -73,8 +73,8 @@ def test_an_empty_admin_key_lets_nobody_in() -> None:
 
 
 def test_requests_of_a_tenant_are_counted_until_they_are_given_back() -> None:
-    callers = loaded()
-    tenant = callers.identify("").tenant
+    callers = loaded({"acme": {"keys": ["key-of-acme"]}})
+    tenant = callers.identify("Bearer key-of-acme").tenant
     callers.take(tenant, 3)
     with pytest.raises(ApiError) as caught:
         callers.take(tenant, 2)
