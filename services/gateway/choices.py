@@ -1,7 +1,8 @@
-"""The choices of one HTTP request: each a request of its own to the cluster, over one prompt."""
+"""The choices of one HTTP request: each a request of its own to the cluster, over its prompt."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from services.gateway.answer import Answer, Piece
 from services.gateway.prompts import Prompt
@@ -14,20 +15,30 @@ MakeAnswer = Callable[[int, Emit], Answer]
 class Choices:
     """Owns which choices run. `close` must be called, whatever happened before.
 
-    `waits_for_first`: the prompt is long enough to be shared, so the others start when the first
-    one has computed it, and find it in the cache.
+    Each prompt has `num_each` choices one after the other. Those after its first one start when
+    that one has computed the prompt, and find it in the cache; a prompt that is not in `shareable`
+    is too short for that: all its choices start at once.
     """
 
     def __init__(
-        self, make: MakeAnswer, prompt: Prompt, *, num_choices: int, waits_for_first: bool
+        self,
+        make: MakeAnswer,
+        prompts: Sequence[Prompt],
+        *,
+        num_each: int,
+        shareable: Callable[[Prompt], bool],
     ) -> None:
         self._make = make
-        self.prompt = prompt
-        self.num_choices = num_choices
-        self._waits_for_first = waits_for_first
+        self.prompts = prompts
+        self._num_each = num_each
+        self._shareable = shareable
         self._outputs: asyncio.Queue[tuple[int, Output]] = asyncio.Queue()
         self._is_closed = False
-        self.answers: list[Answer] = []
+        self.answers: dict[int, Answer] = {}
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self._num_each
 
     @property
     def first(self) -> Answer:
@@ -35,10 +46,20 @@ class Choices:
 
     @property
     def num_tokens(self) -> int:
-        return sum(answer.num_tokens for answer in self.answers)
+        return sum(answer.num_tokens for answer in self.answers.values())
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Of each prompt as its first choice found it."""
+        numbers = range(0, self.num_choices, self._num_each)
+        return sum(self.answers[one].record.cached_tokens for one in numbers)
+
+    def prompt_of(self, index: int) -> Prompt:
+        return self.prompts[index // self._num_each]
 
     def start(self) -> None:
-        self._start(1 if self._waits_for_first else self.num_choices)
+        for number, prompt in enumerate(self.prompts):
+            self._start(number, 1 if self._shareable(prompt) else self._num_each)
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
         """Each with its choice, in order within it; raises ApiError when one failed."""
@@ -46,7 +67,7 @@ class Choices:
         while num_left:
             index, output = await self._outputs.get()
             piece = self.answers[index].take(output)
-            self._start(self.num_choices)
+            self._start(index // self._num_each, self._num_each)
             if piece is None:
                 continue
             num_left -= piece.finish_reason is not None
@@ -54,15 +75,15 @@ class Choices:
 
     def close(self) -> None:
         self._is_closed = True
-        for answer in self.answers:
+        for answer in self.answers.values():
             answer.close()
 
-    def _start(self, num_wanted: int) -> None:
-        while len(self.answers) < num_wanted and not self._is_closed:
-            index = len(self.answers)
+    def _start(self, number: int, num_wanted: int) -> None:
+        """The first choices of one prompt that do not run yet."""
+        for index in range(number * self._num_each, number * self._num_each + num_wanted):
+            if index not in self.answers and not self._is_closed:
+                self.answers[index] = self._make(index, functools.partial(self._take, index))
+                self.answers[index].start()
 
-            def emit(output: Output, index: int = index) -> None:
-                self._outputs.put_nowait((index, output))
-
-            self.answers.append(self._make(index, emit))
-            self.answers[index].start()
+    def _take(self, index: int, output: Output) -> None:
+        self._outputs.put_nowait((index, output))

@@ -10,7 +10,7 @@ from services.gateway.bills import Bills
 from services.gateway.callers import Callers, Tenant
 from services.gateway.choices import Choices, Emit
 from services.gateway.cluster_view import ClusterView
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, bad_request
 from services.gateway.job import Job
 from services.gateway.namespaces import namespace_of
 from services.gateway.openai_schema import ChatBody, CompletionBody
@@ -115,8 +115,10 @@ class Generator:
         received_s = monotonic_s()
         model = self._model_for(body.model)
         namespace = self._namespace(body, options)
-        prompt = await self._prompts.prompt(body, model, namespace)
-        job = self._job(body, options, prompt, model, received_s, 0)
+        prompts = await self._prompts.prompts(body, model, namespace)
+        if len(prompts) > 1:
+            raise bad_request("prompt", "Invalid 'prompt': only one can be explained at a time")
+        job = self._job(body, options, prompts[0], model, received_s, 0)
         return job, await self._parts.calls.explain(job)
 
     async def _prepared(
@@ -124,16 +126,19 @@ class Generator:
     ) -> Choices:
         model = self._model_for(body.model)
         self._prompts.check_biases(body.biases)
-        prompt = await self._prompts.prompt(body, model, self._namespace(body, options))
+        prompts = await self._prompts.prompts(body, model, self._namespace(body, options))
 
         def make(index: int, emit: Emit) -> Answer:
             # A choice that waited for the first one begins when it is asked for.
-            began_s = received_s if index == 0 else monotonic_s()
+            began_s = received_s if index % body.num_each == 0 else monotonic_s()
+            prompt = prompts[index // body.num_each]
             job = self._job(body, options, prompt, model, began_s, index)
             return self._answer(body, options, job, emit)
 
-        is_shared = options.cache == "on" and prompt.num_tokens > model.grid_tokens
-        return Choices(make, prompt, num_choices=body.num_choices, waits_for_first=is_shared)
+        def is_shareable(prompt: Prompt) -> bool:
+            return options.cache == "on" and prompt.num_tokens > model.grid_tokens
+
+        return Choices(make, prompts, num_each=body.num_each, shareable=is_shareable)
 
     def _answer(
         self,
@@ -172,7 +177,7 @@ class Generator:
     def finish(self, choices: Choices) -> None:
         """The response is over, in whatever way."""
         choices.close()
-        for answer in choices.answers:
+        for answer in choices.answers.values():
             self._drivers.pop(answer.job.request_id, None)
         self._callers.give_back(self._running.pop(choices), choices.num_choices)
         self._note_if_none()
@@ -231,7 +236,8 @@ class Generator:
         index: int,
     ) -> Job:
         """Choices after the first have a name and a seed of their own."""
-        seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed + index
+        number = index % body.num_each
+        seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed + number
         placement = body.placement
         suffix = f"-{index}" if index else ""
         return Job(

@@ -92,7 +92,6 @@ class OpenAiApi:
             includes_usage=body.includes_usage,
             returns_token_ids=body.return_token_ids,
             shows_bill=shows_bill,
-            echoed=choices.prompt.echoed,
             tokenizer=self._generator.tokenizer,
         )
         builder = ResponseBuilder(choices, response_format, wishes)

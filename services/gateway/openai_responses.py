@@ -82,8 +82,6 @@ class ResponseWishes:
     includes_usage: bool
     returns_token_ids: bool
     shows_bill: bool
-    echoed: str
-    """Text in front of each choice."""
     tokenizer: TextTokenizer
 
 
@@ -111,10 +109,10 @@ class ResponseBuilder:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The prompt counts once; what of it was cached is as the first choice found it."""
-        prompt_tokens = self._choices.prompt.num_tokens
+        """A prompt counts once; what of it was cached is as its first choice found it."""
+        prompt_tokens = sum(prompt.num_tokens for prompt in self._choices.prompts)
         completion_tokens = self._choices.num_tokens
-        cached_tokens = self._choices.first.record.cached_tokens
+        cached_tokens = self._choices.num_cached_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
@@ -133,21 +131,16 @@ class ResponseBuilder:
             ],
             "usage": self.usage,
         }
-        return {**body, **self._prompt_ids(), **self._bill(0)}
+        return {**body, **self._prompt_ids(0), **self._bill(0)}
 
     def chunks(self, index: int, piece: Piece) -> list[dict[str, Any]]:
         """The chunks of one piece of a choice, in order; none when it says nothing."""
-        chunks: list[dict[str, Any]] = []
+        chunks = [] if self._opened else self._opening_chunks()
+        opening = {} if self._opened or chunks else self._prompt_ids(index)
         text = piece.text
-        opening: dict[str, Any] = {}
         if index not in self._opened:
             self._opened.add(index)
-            opening = self._prompt_ids() if len(self._opened) == 1 else {}
-            text = self._wishes.echoed + text
-            first = self._format.first_choice()
-            if first is not None:
-                chunks.append(self._chunk([self._choice(index, first)], opening))
-                opening = {}
+            text = self._choices.prompt_of(index).echoed + text
         tells_tokens = self._wishes.returns_token_ids or bool(self._logprobs)
         if text or (piece.token_ids and tells_tokens):
             choice = self._choice(
@@ -166,6 +159,16 @@ class ResponseBuilder:
             chunks.append(self._chunk([last | self._own_bill(index)], bill))
         return chunks
 
+    def _opening_chunks(self) -> list[dict[str, Any]]:
+        """Of all choices in order before any text: OpenAI's helpers count on it."""
+        first = self._format.first_choice()
+        if first is None:
+            return []
+        return [
+            self._chunk([self._choice(number, first)], {} if number else self._prompt_ids(0))
+            for number in range(self._choices.num_choices)
+        ]
+
     def last_chunk(self) -> dict[str, Any] | None:
         """The usage of the whole request, when it is wanted."""
         if not self._wishes.includes_usage:
@@ -179,7 +182,7 @@ class ResponseBuilder:
         return {**chunk, **more}
 
     def _whole_choice(self, index: int, pieces: Sequence[Piece]) -> dict[str, Any]:
-        text = self._wishes.echoed + "".join(piece.text for piece in pieces)
+        text = self._choices.prompt_of(index).echoed + "".join(piece.text for piece in pieces)
         choice = self._choice(
             index,
             self._format.whole_choice(text),
@@ -204,12 +207,15 @@ class ResponseBuilder:
         choice = {"index": index, **content, "logprobs": written, "finish_reason": finish_reason}
         if self._wishes.returns_token_ids and token_ids is not None:
             choice["token_ids"] = token_ids
+            if len(self._choices.prompts) > 1:
+                choice |= {"prompt_token_ids": self._choices.prompt_of(index).token_ids}
         return choice
 
-    def _prompt_ids(self) -> dict[str, Any]:
-        if not self._wishes.returns_token_ids:
+    def _prompt_ids(self, index: int) -> dict[str, Any]:
+        """Beside the choices where there is one prompt, else in each of them."""
+        if not self._wishes.returns_token_ids or len(self._choices.prompts) > 1:
             return {}
-        return {"prompt_token_ids": self._choices.prompt.token_ids}
+        return {"prompt_token_ids": self._choices.prompt_of(index).token_ids}
 
     def _own_bill(self, index: int) -> dict[str, Any]:
         """Of one choice among several."""

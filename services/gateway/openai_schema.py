@@ -21,6 +21,7 @@ from services.gateway.body_parts import (
 )
 from services.gateway.openai_defaults import CHAT_DEFAULTS, COMPLETION_DEFAULTS
 
+MAX_PROMPTS = 64
 COMPLETION_TOKENS = 16
 """OpenAI's default for plain completions."""
 
@@ -60,8 +61,13 @@ class GenerationBody(WithSalt):
         return self
 
     @property
-    def num_choices(self) -> int:
+    def num_each(self) -> int:
+        """Choices of a prompt."""
         return self.n or 1
+
+    @property
+    def num_choices(self) -> int:
+        return self.num_each
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -121,35 +127,37 @@ class ChatBody(GenerationBody, WithMessages):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-def _one_prompt(value: Any) -> Any:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, list) and value and all(type(item) is int for item in value):
-        return value
-    if isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | list):
-        raise ValueError(f"got {len(value)} prompts: send one request for each")
-    raise ValueError("must be a string, or a list of token ids, and not empty")
+def _prompts(value: Any) -> Any:
+    """A list of prompts from one prompt or several."""
+    is_several = isinstance(value, list) and value and isinstance(value[0], str | list)
+    prompts = value if is_several else [value]
+    if len(prompts) > MAX_PROMPTS:
+        raise ValueError(f"at most {MAX_PROMPTS} prompts, got {len(prompts)}")
+    for prompt in prompts:
+        is_text = isinstance(prompt, str) and prompt
+        is_ids = isinstance(prompt, list) and prompt and all(type(one) is int for one in prompt)
+        if not is_text and not is_ids:
+            raise ValueError("must be a string or a list of token ids, or several, and not empty")
+    return prompts
 
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
 
-def _alone(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
+def _several(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema, "minItems": 1, "maxItems": MAX_PROMPTS}
 
 
-Prompt = Annotated[
-    str | list[int],
-    BeforeValidator(_one_prompt),
-    WithJsonSchema({"anyOf": [_TEXT, _IDS, _alone(_TEXT), _alone(_IDS)]}),
+Prompts = Annotated[
+    list[str | list[int]],
+    BeforeValidator(_prompts),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, _several(_TEXT), _several(_IDS)]}),
 ]
 
 
 class CompletionBody(GenerationBody):
-    prompt: Prompt
+    prompt: Prompts
     echo: Flag = False
     logprobs: NumTop | None = None
 
@@ -167,6 +175,10 @@ class CompletionBody(GenerationBody):
                 "logprobs: not supported together with echo: a cached prompt is not computed again"
             )
         return self
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompt) * self.num_each
 
     @property
     def answer_limit(self) -> int:

@@ -78,12 +78,12 @@ class PromptMaker:
     def detokenizer(self) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._model.tokenizer)
 
-    async def prompt(
+    async def prompts(
         self, body: ChatBody | CompletionBody, model: ModelInfo, namespace: bytes
-    ) -> Prompt:
+    ) -> list[Prompt]:
         """Raises ApiError for what cannot be a prompt here."""
         if isinstance(body, ChatBody):
-            return await self.chat(body, model, namespace)
+            return [await self.chat(body, model, namespace)]
         return await self.completion(body, model, namespace)
 
     async def chat(self, body: ChatBody, model: ModelInfo, namespace: bytes = b"") -> Prompt:
@@ -112,9 +112,8 @@ class PromptMaker:
 
     async def completion(
         self, body: CompletionBody, model: ModelInfo, namespace: bytes = b""
-    ) -> Prompt:
-        def make() -> Prompt:
-            given = body.prompt
+    ) -> list[Prompt]:
+        def make(given: str | list[int]) -> Prompt:
             if isinstance(given, str):
                 ids = self._encode(given, "prompt", add_special_tokens=True)
             else:
@@ -128,7 +127,7 @@ class PromptMaker:
             text = given if isinstance(given, str) else self._model.tokenizer.decode(ids)
             return replace(prompt, echoed=text)
 
-        return await self._in_thread(make)
+        return await self._in_thread(lambda: [make(given) for given in body.prompt])
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -41,48 +41,58 @@ def test_a_chat_whole_streamed_and_by_the_helper_is_the_same(client: openai.Open
     assert text
     stream = client.chat.completions.create(messages=USER, stream=True, **GREEDY)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
+    # The helper takes an answer that is cut by its length for an error.
+    stop = text[-2:]
     with client.chat.completions.stream(
-        messages=USER, stream_options={"include_usage": True}, **GREEDY
+        messages=USER, stop=stop, stream_options={"include_usage": True}, **GREEDY
     ) as helper:
         kinds = [event.type for event in helper]
         final = helper.get_final_completion()
     assert kinds.count("content.delta") >= 1
-    assert kinds[-1] == "content.done"
-    assert final.choices[0].message.content == text
-    assert final.choices[0].finish_reason == "length"
+    assert "content.done" in kinds
+    assert final.choices[0].message.content == text[: text.find(stop)]
+    assert final.choices[0].finish_reason == "stop"
     assert final.usage is not None
-    assert final.usage.completion_tokens == 8
     assert whole.usage is not None
     assert final.usage.prompt_tokens == whole.usage.prompt_tokens
 
 
 def test_the_helper_takes_choices_and_logprobs(client: openai.OpenAI) -> None:
+    drawn: dict[str, Any] = {**GREEDY, "temperature": 1, "n": 2, "seed": 3}
+    whole = client.chat.completions.create(messages=USER, **drawn)
+    texts = [choice.message.content or "" for choice in whole.choices]
+    assert texts[0] != texts[1]
+    stops = [text[-2:] for text in texts]
     with client.chat.completions.stream(
-        messages=USER, n=2, logprobs=True, top_logprobs=2, seed=3, **{**GREEDY, "temperature": 1}
+        messages=USER, logprobs=True, top_logprobs=2, stop=stops, **drawn
     ) as helper:
         final = helper.get_final_completion()
     assert [choice.index for choice in final.choices] == [0, 1]
-    for choice in final.choices:
+    for choice, text in zip(final.choices, texts, strict=True):
+        assert text.startswith(choice.message.content or "")
+        assert choice.finish_reason == "stop"
         assert choice.logprobs is not None
-        assert choice.logprobs.content is not None
-        assert len(choice.logprobs.content) == 8
+        assert choice.logprobs.content
         assert all(len(one.top_logprobs) == 2 for one in choice.logprobs.content)
-    again = client.chat.completions.create(
-        messages=USER, n=2, seed=3, **{**GREEDY, "temperature": 1}
-    )
-    texts = [choice.message.content for choice in again.choices]
-    assert texts == [choice.message.content for choice in final.choices]
-    assert texts[0] != texts[1]
 
 
 async def test_the_asynchronous_client_streams_too(dummy_cluster: HostedCluster) -> None:
     url = f"{dummy_cluster.base_url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
-        async with client.chat.completions.stream(messages=USER, **GREEDY) as helper:
+        whole = await client.chat.completions.create(messages=USER, **GREEDY)
+        stop = (whole.choices[0].message.content or "")[-2:]
+        async with client.chat.completions.stream(messages=USER, stop=stop, **GREEDY) as helper:
             text = "".join([event.delta async for event in helper if event.type == "content.delta"])
             assert (await helper.get_final_completion()).choices[0].message.content == text
         stream = await client.completions.create(prompt="moon", stream=True, **GREEDY)
         assert [chunk async for chunk in stream][-1].choices[0].finish_reason == "length"
+
+
+def test_several_prompts_are_answered_in_order(client: openai.OpenAI) -> None:
+    prompts = ["moon", "sun"]
+    alone = [client.completions.create(prompt=one, **GREEDY).choices[0].text for one in prompts]
+    both = client.completions.create(prompt=prompts, **GREEDY)
+    assert [choice.text for choice in both.choices] == alone
 
 
 def test_completions_echo_stop_and_count(client: openai.OpenAI) -> None:

@@ -167,3 +167,30 @@ async def test_a_trace_is_continued_to_every_service_and_kept_in_the_bill(rig: R
     assert not handed_on[0].endswith("00f067aa0ba902b7-01")
     bill = (await rig.http.get("/v1/bills/traced-one")).json()
     assert (bill["traceparent"], bill["user"]) == (handed_on[0], "ann")
+
+
+async def test_several_prompts_have_their_choices_one_after_the_other(rig: Rig) -> None:
+    answer = (
+        await complete(
+            rig,
+            ["Say: ", [*b"Tell: "]],
+            n=2,
+            echo=True,
+            seed=5,
+            max_tokens=5,
+            return_token_ids=True,
+        )
+    ).json()
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert texts == ["Say: Hello"] * 2 + ["Tell: Hello"] * 2
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["choices"][3]["prompt_token_ids"] == [*b"Tell: "]
+    assert answer["usage"]["prompt_tokens"] == len("Say: ") + len("Tell: ")
+    assert answer["usage"]["completion_tokens"] == 20
+    runs = rig.cluster.get("p0").runs
+    assert sorted(run.sampling.seed for run in runs) == [5, 5, 6, 6]
+    many = await complete(rig, ["a"] * 65)
+    assert many.status_code == 400
+    assert many.json()["error"]["param"] == "prompt"
+    bad = await complete(rig, ["a", [1.5]])
+    assert bad.json()["error"]["param"] == "prompt"

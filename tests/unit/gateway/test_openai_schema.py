@@ -174,12 +174,14 @@ def test_stream_options_count_with_stream_only() -> None:
 
 def test_a_prompt_is_text_or_token_ids() -> None:
     assert completion().answer_limit == 16
-    assert completion(prompt=["hi"]).prompt == "hi"
-    assert completion(prompt=[1, 2]).prompt == [1, 2]
-    assert completion(prompt=[[1, 2]]).prompt == [1, 2]
+    assert completion(prompt=["hi"]).prompt == ["hi"]
+    assert completion(prompt=["hi", [1]]).num_choices == 2
+    assert completion(prompt=["hi", "ho"], n=3).num_choices == 6
+    assert completion(prompt=[1, 2]).prompt == [[1, 2]]
+    assert completion(prompt=[[1, 2]]).prompt == [[1, 2]]
 
 
-@pytest.mark.parametrize("prompt", ["", [], ["a", "b"], [1, "a"], [True], {}, None, [[]], 5])
+@pytest.mark.parametrize("prompt", ["", [], ["a", ""], ["a"] * 65, [1, "a"], [True], {}, None, [[]], 5])
 def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     with pytest.raises(ApiError) as caught:
         completion(prompt=prompt)
