@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import bench, chat, credentials, demo, simulate, status, up
+from scripts.cli import bench, chat, credentials, demo, role, simulate, status, up
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -27,6 +27,7 @@ for command in (
     chat.chat,
     demo.demo,
     status.status,
+    role.role,
     simulate.simulate,
     credentials.credentials,
 ):

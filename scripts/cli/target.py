@@ -61,7 +61,7 @@ def find_target(
             known.nats_access,
         )
     if url or nats:
-        access = read_settings(CommonSettings).nats_access(None)
+        access = read_settings(CommonSettings).nats_access()
         return Target(url or DEFAULT_URL, nats, admin_key, access)
     return None
 

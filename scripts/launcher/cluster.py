@@ -86,7 +86,7 @@ class LocalCluster:
         """The operator's: may do everything on the bus."""
         if self.credentials is not None:
             return self.credentials.operator()
-        return read_settings(CommonSettings).nats_access(None)
+        return read_settings(CommonSettings).nats_access()
 
     @property
     def base_url(self) -> str:

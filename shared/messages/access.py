@@ -39,17 +39,23 @@ def _service(
 ) -> Access:
     """With what every service does: it is a micro service, pings itself, waits for answers."""
     ping = subjects.ping(name, ANY)
-    return Access(
-        publish=(*publish, ping),
-        subscribe=(*subscribe, ping, subjects.MICRO_ALL, f"{subjects.inbox(name)}.>"),
-    )
+    hears = (*subscribe, ping, subjects.MICRO_ALL, f"{subjects.inbox(name)}.>")
+    return Access(tuple(dict.fromkeys((*publish, ping))), tuple(dict.fromkeys(hears)))
 
 
+# A worker's role may change while it lives, so both roles may do what either does.
 _WORKER_SENDS = (
     subjects.INDEX_CLAIM_FORMAT,
     subjects.gateway_tokens_all(ANY),
+    *_of_instances("kv", "handoff", "cancel", roles=("decode",)),
+    *_of_instances("ping"),
+    *_reports(*INSTANCES),
 )
-_WORKER_HEARS = _reports("gateway", *INSTANCES)
+_WORKER_HEARS = (
+    *_reports("gateway", *INSTANCES),
+    *_of_instances("reserve", "run", "cancel", "role", "ping"),
+    *_of_instances("kv", "handoff", roles=("decode",)),
+)
 
 ACCESS: dict[str, Access] = {
     "gateway": _service(
@@ -105,23 +111,8 @@ ACCESS: dict[str, Access] = {
         ),
         subscribe=_of_nodes("describe", "lease", "release", "inventory"),
     ),
-    "prefill": _service(
-        "prefill",
-        publish=(
-            *_WORKER_SENDS,
-            *_of_instances("kv", "handoff", "cancel", roles=("decode",)),
-            *_reports("prefill"),
-        ),
-        subscribe=(*_WORKER_HEARS, *_of_instances("reserve", "run", "cancel", roles=("prefill",))),
-    ),
-    "decode": _service(
-        "decode",
-        publish=(*_WORKER_SENDS, *_reports("decode")),
-        subscribe=(
-            *_WORKER_HEARS,
-            *_of_instances("reserve", "run", "cancel", "kv", "handoff", roles=("decode",)),
-        ),
-    ),
+    "prefill": _service("prefill", publish=_WORKER_SENDS, subscribe=_WORKER_HEARS),
+    "decode": _service("decode", publish=_WORKER_SENDS, subscribe=_WORKER_HEARS),
 }
 """By the name of the service; the operator (`ADMIN`) may do everything."""
 SERVICES = tuple(ACCESS)

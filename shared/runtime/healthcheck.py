@@ -22,7 +22,7 @@ async def check(settings: CommonSettings) -> str:
         return "the service has not started yet (no MOONPOOL_HEALTH_FILE)"
     service, instance_id = settings.health_file.read_text().split()
     async with asyncio.timeout(TIMEOUT_S):
-        access = settings.nats_access(service)
+        access = settings.nats_access()
         bus = await Bus.connect(settings.nats_url, name="healthcheck", access=access)
         try:
             reply = await bus.request(

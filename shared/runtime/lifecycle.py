@@ -149,9 +149,7 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
         loop.add_signal_handler(number, stopping.set)
     bus = await _unless_stopping(
         stopping,
-        Bus.connect(
-            settings.nats_url, name=settings.instance_id, access=settings.nats_access(name)
-        ),
+        Bus.connect(settings.nats_url, name=settings.instance_id, access=settings.nats_access()),
     )
     if bus is None:
         return

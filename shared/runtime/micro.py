@@ -39,6 +39,9 @@ class Endpoint(Generic[Q, R]):
     max_running: int = 256
 
 
+AnyEndpoint = Endpoint[Any, Any]
+
+
 @dataclass(slots=True)
 class _Work:
     """What the handler of one endpoint did, until its answers were ready."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.messages import subjects
+from shared.messages.access import ADMIN
 from shared.runtime.tls import TlsFiles
 
 OPERATOR_INBOX = "_INBOX"
@@ -16,12 +17,12 @@ class NatsAccess:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
-    service: str | None = None
-    """Answers come to an inbox that only this service may listen to."""
 
     def options(self) -> dict[str, Any]:
         """For nats-py's `connect`. Raises ServiceError for TLS files that cannot be used."""
-        inbox = OPERATOR_INBOX if self.service is None else subjects.inbox(self.service)
+        # Answers come to an inbox that only this user may listen to.
+        is_operator = self.user in (None, ADMIN)
+        inbox = OPERATOR_INBOX if is_operator else subjects.inbox(str(self.user))
         options: dict[str, Any] = {"inbox_prefix": inbox}
         if self.user is not None:
             options |= {"user": self.user, "password": self.password or ""}

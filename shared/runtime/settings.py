@@ -50,13 +50,13 @@ class CommonSettings(BaseSettings):
         default=None, description="where the process writes its id for the health check"
     )
 
-    def nats_access(self, service: str | None) -> NatsAccess:
+    def nats_access(self) -> NatsAccess:
         """How this process shows itself to NATS."""
         tls = None
         if self.nats_ca is not None:
             tls = TlsFiles(self.nats_ca, self.nats_cert, self.nats_key)
         password = None if self.nats_password is None else self.nats_password.get_secret_value()
-        return NatsAccess(self.nats_user, password, tls, service)
+        return NatsAccess(self.nats_user, password, tls)
 
 
 def read_settings(settings_type: type[S]) -> S:

@@ -57,7 +57,7 @@ class Door:
 
     async def enter(self, who: str) -> Bus:
         tls = TlsFiles(self._made.ca)
-        access = NatsAccess(who, self._made.password(who), tls, None if who == "admin" else who)
+        access = NatsAccess(who, self._made.password(who), tls)
         async with asyncio.timeout(10):
             bus = await Bus.connect(self._url, name=who, access=access)
 

@@ -181,7 +181,9 @@ def test_a_prompt_is_text_or_token_ids() -> None:
     assert completion(prompt=[[1, 2]]).prompt == [[1, 2]]
 
 
-@pytest.mark.parametrize("prompt", ["", [], ["a", ""], ["a"] * 65, [1, "a"], [True], {}, None, [[]], 5])
+@pytest.mark.parametrize(
+    "prompt", ["", [], ["a", ""], ["a"] * 65, [1, "a"], [True], {}, None, [[]], 5]
+)
 def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     with pytest.raises(ApiError) as caught:
         completion(prompt=prompt)

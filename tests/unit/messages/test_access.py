@@ -10,7 +10,7 @@ from shared.messages.access import ACCESS, SERVICES, covers
 
 # Prefixes, protocols of NATS itself, and what only the operator asks for.
 NO_SUBJECTS = {"PREFIX", "QUEUE_GROUP", "MICRO_PING", "MICRO_ALL", "REPORTS_ALL", "inbox"}
-OPERATOR_ASKS = {"CONDUCTOR_STATE", "INDEX_STATS", "gateway_bill"}
+OPERATOR_ASKS = {"CONDUCTOR_STATE", "INDEX_STATS", "gateway_bill", "role"}
 OPERATOR_HEARS = {"trace"}
 ROLES = ("prefill", "decode")
 # Functions of more than ids, with what they are called with.
@@ -19,6 +19,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "ping": [(service, "*") for service in SERVICES],
     "instance": [
         *((role, "*", name) for role in ROLES for name in ("reserve", "run", "cancel", "ping")),
+        *((role, "*", "role") for role in ROLES),
         *(("decode", "*", name) for name in ("kv", "handoff")),
     ],
     "transfer": [("*", name) for name in ("describe", "lease", "release", "inventory")],
@@ -44,7 +45,8 @@ def test_every_subject_has_somebody_who_sends_and_somebody_who_hears(
 ) -> None:
     senders = [who for who in SERVICES if may(ACCESS[who].publish, subject)]
     hearers = [who for who in SERVICES if may(ACCESS[who].subscribe, subject)]
-    assert senders or name in OPERATOR_ASKS, f"nobody may send {subject}: see access.py"
+    asked_by_operator = name in OPERATOR_ASKS or subject.rpartition(".")[2] in OPERATOR_ASKS
+    assert senders or asked_by_operator, f"nobody may send {subject}: see access.py"
     assert hearers or name in OPERATOR_HEARS, f"nobody may hear {subject}: see access.py"
 
 
@@ -62,7 +64,8 @@ def may(patterns: tuple[str, ...], subject: str) -> bool:
         ("conductor", subjects.instance("prefill", "prefill-1", "run")),
         ("prefill", subjects.index_events("node-1")),
         ("prefill", subjects.CONDUCTOR_PLACE),
-        ("decode", subjects.report("prefill", "prefill-1")),
+        ("decode", subjects.report("transfer", "node-1")),
+        ("gateway", subjects.instance("prefill", "prefill-1", "role")),
         ("transfer", subjects.gateway_tokens("g", "r", 0)),
         ("cache-index", subjects.FINISHED_BILLS),
     ],
