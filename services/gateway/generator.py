@@ -3,7 +3,7 @@
 import asyncio
 import random
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.gateway.answer import Answer
 from services.gateway.bills import Bills
@@ -129,10 +129,11 @@ class Generator:
         prompts = await self._prompts.prompts(body, model, self._namespace(body, options))
 
         def make(index: int, emit: Emit) -> Answer:
-            # A choice that waited for the first one begins when it is asked for.
-            began_s = received_s if index % body.num_each == 0 else monotonic_s()
             prompt = prompts[index // body.num_each]
-            job = self._job(body, options, prompt, model, began_s, index)
+            job = self._job(body, options, prompt, model, received_s, index)
+            if index % body.num_each:
+                # It may have waited for the first one: its time begins now, its deadline stays.
+                job = replace(job, received_s=monotonic_s())
             return self._answer(body, options, job, emit)
 
         def is_shareable(prompt: Prompt) -> bool:
