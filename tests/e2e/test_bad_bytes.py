@@ -4,7 +4,6 @@ Whoever asks gets a clear error, somebody counts it, and nobody else is hit.
 """
 
 import asyncio
-from collections.abc import Iterator
 
 import httpx
 import hypothesis
@@ -20,7 +19,7 @@ from shared.runtime.bus import Bus
 from shared.runtime.lifecycle import PingRequest
 from tests.support.api import Api
 from tests.support.bad_bytes import HUGE, payloads
-from tests.support.cluster import DUMMY_MODEL, HostedCluster, dummy_options
+from tests.support.cluster import DUMMY_MODEL, HostedCluster
 from tests.support.load import Load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -37,9 +36,9 @@ PROMPT = [5] * 300
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[HostedCluster]:
-    with HostedCluster(dummy_options(nodes=1)) as cluster:
-        yield cluster
+def cluster(dummy_cluster: HostedCluster) -> HostedCluster:
+    """The one of all tests: nothing here may hit the others."""
+    return dummy_cluster
 
 
 def heard() -> list[str]:
