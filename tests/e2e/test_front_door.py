@@ -61,7 +61,7 @@ def test_explain_tells_what_is_then_done(api: Api, http: httpx.Client) -> None:
     told = explain()
     assert {one["prefill"] for one in told["candidates"]} == {"prefill-1", "prefill-2"}
     holder = next(one for one in told["candidates"] if one["prefill"] == served["prefill"])
-    assert holder["local_blocks"] * 16 >= 3 * GRID
+    assert holder["local_blocks"] == told["prompt_blocks"] == 3
     assert [one["is_chosen"] for one in told["candidates"]] == [True, False]
     assert told["candidates"][1]["reason"]
     assert explain(cache_salt="x")["candidates"][0]["local_blocks"] == 0
