@@ -1,6 +1,6 @@
 """The bill of a request: where its time and bytes went, predicted and real."""
 
-from shared.messages.common import InstanceRef, Token
+from shared.messages.common import InstanceRef, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
 
@@ -53,6 +53,10 @@ class FinishedBill(Message):
     real: Times
     reuse: Reuse
     output_tokens: int = 0
+    traceparent: Traceparent = ""
+    tenant: str = ""
+    user: str | None = None
+    """As the client's `user` field named its own user."""
 
 
 class BillRequest(Message):
