@@ -5,6 +5,7 @@ Owns the only BlockPool, used on the loop alone; bytes are looked at in threads.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +47,7 @@ class NodePool:
             segment.info.num_slots, policy or LruEviction(), segment.generations
         )
         self.checksum_failures_total = 0
+        self._is_closed = threading.Event()
         self._threads = threads
         self.on_change = on_change
         """Called after the readable set may have changed."""
@@ -100,7 +102,7 @@ class NodePool:
 
     def _touch(self) -> bool:
         with ThreadPoolExecutor(NUM_TOUCH_THREADS, thread_name_prefix="touch") as threads:
-            return segment_memory.touch(self.segment.bytes, threads)
+            return segment_memory.touch(self.segment.bytes, threads, self._is_closed)
 
     @property
     def descriptor(self) -> LocalDescriptor:
@@ -237,6 +239,7 @@ class NodePool:
         self.on_change()
 
     def close(self) -> None:
+        self._is_closed.set()
         self.segment.close()
 
 
