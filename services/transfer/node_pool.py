@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from services.transfer.settings import TransferSettings
+from services.transfer.slot_line import SlotLine
 from shared.kv.block_pool import BlockPool, HeldBlock, SealedItem, SealItem
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.eviction.lru import LruEviction
@@ -46,6 +47,7 @@ class NodePool:
         self.blocks = BlockPool(
             segment.info.num_slots, policy or LruEviction(), segment.generations
         )
+        self.line = SlotLine(self.blocks)
         self.checksum_failures_total = 0
         self._is_closed = threading.Event()
         self._threads = threads

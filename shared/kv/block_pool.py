@@ -5,7 +5,7 @@ Readable blocks are always prefix-closed: a block is sealed only under a readabl
 first of its chain) and removed together with everything below it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -79,6 +79,9 @@ class BlockPool:
         self._policy = policy
         self._tree = BlockTree(num_slots, self._on_candidate)
         self.log = ResidencyLog()
+        self.on_room: Callable[[], None] = lambda: None
+        """A slot came free or may be evicted: `allocate` may give more than before."""
+        self._slots.on_free = lambda: self.on_room()
         self._evictions_total = 0
         self._quarantined_total = 0
 
@@ -264,10 +267,7 @@ class BlockPool:
         return len(removed)
 
     def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
-        """Blocks that a store kept, as (slot, checksum, place), readable and held by nobody.
-
-        Only into free slots, and only what hangs on a first block; returns how many.
-        """
+        """(slot, checksum, place) that a store kept; how many hang on a first block and are back."""
         restored: list[Slot] = []
         for slot, checksum, place in sorted(blocks, key=lambda block: block[2].index):
             is_rooted = place.parent is None or self.is_readable(place.parent)
@@ -394,5 +394,6 @@ class BlockPool:
     def _on_candidate(self, slot: Slot, is_candidate: bool) -> None:
         if is_candidate:
             self._policy.offer(slot)
+            self.on_room()
         else:
             self._policy.withdraw(slot)
