@@ -267,7 +267,7 @@ class BlockPool:
         return len(removed)
 
     def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
-        """(slot, checksum, place) that a store kept; how many hang on a first block and are back."""
+        """(slot, checksum, place) that a store kept; returns how many hang on a first block."""
         restored: list[Slot] = []
         for slot, checksum, place in sorted(blocks, key=lambda block: block[2].index):
             is_rooted = place.parent is None or self.is_readable(place.parent)
