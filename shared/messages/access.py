@@ -77,8 +77,13 @@ ACCESS: dict[str, Access] = {
     ),
     "conductor": _service(
         "conductor",
-        publish=(subjects.INDEX_MATCH, *_of_instances("reserve", "cancel")),
+        publish=(
+            subjects.INDEX_MATCH,
+            *_of_instances("reserve", "cancel"),
+            *_of_nodes("replicate", "drop"),
+        ),
         subscribe=(
+            subjects.CONDUCTOR_CHANGE_REPLICA,
             subjects.CONDUCTOR_PLACE,
             subjects.CONDUCTOR_EXPLAIN,
             subjects.CONDUCTOR_STATE,
@@ -106,10 +111,15 @@ ACCESS: dict[str, Access] = {
             subjects.INDEX_REGISTER_NODE,
             subjects.INDEX_RENEW_NODE,
             subjects.index_events(ANY),
-            *_of_nodes("describe", "lease", "release"),
+            # A node that leaves asks who could take its blocks over.
+            subjects.CONDUCTOR_STATE,
+            subjects.INDEX_MATCH,
+            *_of_nodes("describe", "lease", "release", "replicate"),
             *_reports("transfer"),
         ),
-        subscribe=_of_nodes("describe", "lease", "release", "inventory"),
+        subscribe=(
+            *_of_nodes("describe", "lease", "release", "inventory", "pin", "drop", "replicate"),
+        ),
     ),
     "prefill": _service("prefill", publish=_WORKER_SENDS, subscribe=_WORKER_HEARS),
     "decode": _service("decode", publish=_WORKER_SENDS, subscribe=_WORKER_HEARS),

@@ -1,11 +1,14 @@
 """Asked of cache-index, and the residency events that feed it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from shared.messages.common import NodeRef, PackedKeys, Token
 from shared.messages.envelope import Message, Part
+
+Tier = Literal["dram", "disk"]
+"""The best place that a node has a block in."""
 
 
 class MatchRequest(Message):
@@ -83,6 +86,8 @@ class StoredRun(Part):
     parent: bytes
     """Key before the first of `keys`; empty when start is 0."""
     keys: PackedKeys
+    tier: Tier = "dram"
+    """Where they are now; a block that was in another tier has moved."""
 
 
 class RemovedRun(Part):

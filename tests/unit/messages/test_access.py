@@ -10,7 +10,14 @@ from shared.messages.access import ACCESS, SERVICES, covers
 
 # Prefixes, protocols of NATS itself, and what only the operator asks for.
 NO_SUBJECTS = {"PREFIX", "QUEUE_GROUP", "MICRO_PING", "MICRO_ALL", "REPORTS_ALL", "inbox"}
-OPERATOR_ASKS = {"CONDUCTOR_STATE", "INDEX_STATS", "gateway_bill", "role"}
+OPERATOR_ASKS = {
+    "CONDUCTOR_CHANGE_REPLICA",
+    "CONDUCTOR_STATE",
+    "INDEX_STATS",
+    "gateway_bill",
+    "role",
+    "pin",
+}
 OPERATOR_HEARS = {"trace"}
 ROLES = ("prefill", "decode")
 # Functions of more than ids, with what they are called with.
@@ -22,7 +29,10 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         *((role, "*", "role") for role in ROLES),
         *(("decode", "*", name) for name in ("kv", "handoff")),
     ],
-    "transfer": [("*", name) for name in ("describe", "lease", "release", "inventory")],
+    "transfer": [
+        ("*", name)
+        for name in ("describe", "lease", "release", "inventory", "pin", "drop", "replicate")
+    ],
 }
 
 
