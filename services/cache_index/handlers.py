@@ -5,7 +5,8 @@ from typing import Any
 
 from services.cache_index.mirror import Mirror
 from services.cache_index.node_registry import NodeLease
-from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
 from services.cache_index.resync import Resyncer
 from services.cache_index.writer import IndexWriter
 from shared.kv.ids import KEY_BYTES
@@ -82,7 +83,7 @@ class Handlers:
                 NodeMatch(
                     node=NodeRef(id=match.node, incarnation=match.incarnation),
                     num_blocks=match.num_blocks,
-                    dram_blocks=match.num_blocks,
+                    dram_blocks=match.dram_blocks,
                 )
                 for match in found
                 if match.node not in request.exclude_nodes

@@ -7,7 +7,8 @@ from services.cache_index.collector import Collector
 from services.cache_index.handlers import Handlers
 from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
-from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
 from services.cache_index.resync import Resyncer
 from services.cache_index.settings import CacheIndexSettings
 from services.cache_index.writer import IndexWriter
@@ -25,10 +26,16 @@ class CacheIndexService:
     def __init__(self, settings: CacheIndexSettings) -> None:
         self._url = settings.redis_url
         self._log = logging.getLogger("moonpool.cache-index")
-        self.store = RedisStore(settings.redis_url, self._log)
+        self.store = RedisStore(settings.redis_url, is_cluster=settings.redis_cluster)
         self._poked = asyncio.Event()
-        self.mirror = Mirror()
-        self.collector = Collector(self.store, self.mirror, monotonic_s, self._log)
+        self.mirror = Mirror(settings.index_memory_bytes)
+        self.collector = Collector(
+            self.store,
+            self.mirror,
+            monotonic_s,
+            self._log,
+            redis_budget_bytes=settings.redis_budget_bytes,
+        )
         self.resyncer: Resyncer | None = None
         self.writer: IndexWriter | None = None
 

@@ -13,8 +13,10 @@ import redis
 
 from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
-from services.cache_index.redis_store import RedisStore, StoreAway
-from services.cache_index.segments import changes_of_event
+from services.cache_index.pending import PendingChanges
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
+from services.cache_index.segments import SegmentChange
 from services.cache_index.service import CacheIndexService
 from services.cache_index.settings import CacheIndexSettings
 from shared.messages import subjects
@@ -25,6 +27,7 @@ from shared.messages.index import (
     IndexStats,
     MatchReply,
     MatchRequest,
+    ResidencyEvent,
 )
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
@@ -41,6 +44,12 @@ ROOT = b"r" * 16
 
 def new_chain(num_blocks: int) -> bytes:
     return secrets.token_bytes(16 * num_blocks)
+
+
+def changes_of(event: ResidencyEvent) -> list[SegmentChange]:
+    pending = PendingChanges()
+    pending.add(event)
+    return pending.take(1_000)
 
 
 class Index:
@@ -65,7 +74,7 @@ class Index:
 
     async def in_redis(self, chain: bytes) -> dict[str, int]:
         """What a cache-index that starts now would load; only of nodes that are complete."""
-        store, mirror = RedisStore(self.redis.url, LOG), Mirror()
+        store, mirror = RedisStore(self.redis.url), Mirror()
         try:
             await store.probe()
             await Loader(store, mirror, monotonic_s, LOG).load()
@@ -279,7 +288,7 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
     async with index.host() as first, FakeNode(index.bus, "n1", ROOT) as node:
         await node.send(node.store_event(chain, 0, 10))
         await index.until_in_redis(chain, {"n1": 10})
-        store = RedisStore(index.redis.url, LOG)
+        store = RedisStore(index.redis.url)
         await store.probe()
         record = await store.node("n1")
         assert record is not None
@@ -289,7 +298,7 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
             await index.until_in_redis(chain, {"n1": 20})
             assert second.service.writer.writes("n1")
             late = node.store_event(chain, 20, 40)
-            await store.write(record.number, changes_of_event(late).changes)
+            await store.write(record.number, changes_of(late))
             assert not await store.commit("n1", record.number, 99)
             assert await index.in_redis(chain) == {"n1": 20}
         await store.close()
@@ -298,7 +307,7 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
 async def test_more_than_can_wait_for_redis_is_made_good_by_an_inventory(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cache_index.writer.MAX_QUEUED_FIELDS", 10)
+    monkeypatch.setattr("services.cache_index.writer.MAX_PENDING_FIELDS", 10)
     chain = new_chain(60)
     async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
         await node.send(node.store_event(chain, 0, 5))
@@ -316,7 +325,7 @@ async def test_more_than_can_wait_for_redis_is_made_good_by_an_inventory(
 async def test_a_node_that_was_retired_while_it_lives_comes_back_to_redis(index: Index) -> None:
     """A cache-index that was cut off from the bus for long takes every node for gone."""
     chain, next_chain = new_chain(10), new_chain(1)
-    store = RedisStore(index.redis.url, LOG)
+    store = RedisStore(index.redis.url)
     await store.probe()
     async with index.host(), index.host(), FakeNode(index.bus, "n1", ROOT) as node:
         await node.send(node.store_event(chain, 0, 10))
@@ -334,7 +343,7 @@ async def test_a_node_that_was_retired_while_it_lives_comes_back_to_redis(index:
 
 async def test_a_session_is_not_loaded_before_it_is_whole(index: Index) -> None:
     chain = new_chain(10)
-    store = RedisStore(index.redis.url, LOG)
+    store = RedisStore(index.redis.url)
     await store.probe()
     await store.register("n1", "a", ROOT)
     assert await store.hold_writers(["n1"], "w", 5_000) == {"n1"}
@@ -344,7 +353,7 @@ async def test_a_session_is_not_loaded_before_it_is_whole(index: Index) -> None:
     for _ in range(2):
         number = await store.open_session("n1", "a", "w")
         assert number is not None
-        await store.write(number, changes_of_event(event).changes)
+        await store.write(number, changes_of(event))
         assert await index.in_redis(chain) == {}
         assert await store.commit("n1", number, 1)
         assert await index.in_redis(chain) == {"n1": 10}

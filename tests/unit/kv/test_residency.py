@@ -14,8 +14,8 @@ def test_long_chains_are_matched_without_looking_at_every_block() -> None:
     for holder, depth in zip(holders, (4_096, 1_000, 1), strict=True):
         view.store(holder, chain[: depth * 16])
     looked = []
-    at = view._at
-    view._at = lambda chain, index: looked.append(index) or at(chain, index)  # type: ignore[method-assign, func-returns-value]
+    get = view._table.get
+    view._table.get = lambda print_: looked.append(print_) or get(print_)  # type: ignore[method-assign, func-returns-value]
     depths = {depth.holder: depth.num_blocks for depth in view.match(b"r", chain)}
     assert depths == dict(zip(holders, (4_096, 1_000, 1), strict=True))
     assert len(looked) < 40
@@ -42,4 +42,27 @@ def test_a_dropped_holder_is_gone_at_once_and_its_place_is_used_again_after_the_
         pass
     assert view.num_keys == 1
     assert view.add_holder(b"r") == old
+    view.check_integrity()
+
+
+def test_fingerprints_that_look_like_marks_of_the_table_are_blocks_like_others() -> None:
+    view = ResidencyView()
+    holder = view.add_holder(b"r")
+    odd = bytes(16) + (1).to_bytes(8, "little") + bytes(8)
+    view.store(holder, odd)
+    assert [depth.num_blocks for depth in view.match(b"r", odd)] == [2]
+    view.remove(holder, odd)
+    assert view.match(b"r", odd) == []
+    view.check_integrity()
+
+
+def test_a_full_view_that_is_emptied_takes_as_much_again() -> None:
+    view = ResidencyView(max_bytes=2_048 * 13 * 2)
+    holder = view.add_holder(b"r")
+    for turn in range(20):
+        keys = b"".join((turn << 32 | at).to_bytes(8, "big") + bytes(8) for at in range(1_400))
+        assert view.store(holder, keys) == 1_400
+        view.remove(holder, keys)
+    assert view.evicted_total == 0
+    assert view.num_keys == 0
     view.check_integrity()
