@@ -23,6 +23,7 @@ RETIRE_AFTER_S = 60.0
 KEEP_SHARE = 0.8
 """At its budget, so much of Redis is kept."""
 LIFT_BELOW = 0.5
+LIFT_EVERY_S = 300.0
 Page = list[tuple[bytes, dict[bytes, bytes]]]
 
 
@@ -81,10 +82,12 @@ class Collector:
         if self.redis_bytes > budget:
             if await self._hold():
                 await self._lower_horizon(self.redis_bytes, budget)
-        elif self._store.horizon < NUM_CLASSES and self.redis_bytes < LIFT_BELOW * budget:
-            if self._clock() - self._lifted_s >= 60 * INTERVAL_S and await self._hold():
-                self._lifted_s = self._clock()
-                await self._store.set_horizon(NUM_CLASSES)
+            return
+        has_room = self._store.horizon < NUM_CLASSES and self.redis_bytes < LIFT_BELOW * budget
+        is_due = self._clock() - self._lifted_s >= LIFT_EVERY_S
+        if has_room and is_due and await self._hold():
+            self._lifted_s = self._clock()
+            await self._store.set_horizon(NUM_CLASSES)
 
     async def _lower_horizon(self, used_bytes: int, budget: int) -> None:
         by_class = np.zeros(NUM_CLASSES, np.int64)

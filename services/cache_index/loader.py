@@ -13,6 +13,8 @@ from shared.kv.fingerprints import NUM_CLASSES
 from shared.messages.reports import LEASE_S
 
 PROGRESS_EVERY_S = 2.0
+LOAD_KEYS = 2_048
+"""Hashes read at once."""
 
 
 class Loader:
@@ -79,8 +81,12 @@ class Loader:
     async def _read_segments(self, fills: Mapping[int, Fill]) -> int:
         num_replicas = num_segments = 0
         started_s = said_s = self._clock()
-        async for page in self._store.segments():
+        num_hashes = await self._store.num_hashes()
+        async for page in self._store.segments(LOAD_KEYS):
             found = replicas_in(page)
+            if not num_segments:
+                num_fields = sum(len(fields) for _, fields in page)
+                self._mirror.view.reserve(num_fields * num_hashes // max(len(page), 1))
             for number, of_node in by_number(found).items():
                 fill = fills.get(number)
                 if fill is not None:

@@ -80,14 +80,19 @@ class RedisConnection:
 
     async def memory_bytes(self) -> int:
         """What all masters use."""
-        total = 0
+        infos = await self._of_each(lambda target: self._client.info("memory", **target))
+        return sum(int(info["used_memory"]) for info in infos)
+
+    async def num_keys(self) -> int:
+        return sum(await self._of_each(lambda target: self._client.dbsize(**target)))
+
+    async def _of_each(self, ask: Callable[[dict[str, Any]], Awaitable[Any]]) -> list[Any]:
+        """The answers of all masters."""
+        answers = []
         for node in await self._guard(self._primaries):
             target = {} if node is None else {"target_nodes": node}
-            info = await self._guard(
-                lambda target=target: self._client.info("memory", **target)  # type: ignore[misc]
-            )
-            total += int(info["used_memory"])
-        return total
+            answers.append(await self._guard(lambda target=target: ask(target)))  # type: ignore[misc]
+        return answers
 
     async def _primaries(self) -> list[Any]:
         """The masters of a cluster; of a single server, itself."""

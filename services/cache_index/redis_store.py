@@ -1,4 +1,4 @@
-"""Redis, the truth that survives: what is asked of it. Layout: segments.py; calls: the connection."""
+"""Redis, the truth that survives: what is asked of it. Its layout is in segments.py."""
 
 import json
 import secrets
@@ -17,7 +17,7 @@ from services.cache_index.segments import (
 )
 from shared.kv.fingerprints import NUM_CLASSES
 
-SCAN_KEYS = 512
+SCAN_KEYS = 256
 _TAG = "mp:{nodes}"
 EPOCH = f"{_TAG}:epoch"
 COUNTER = f"{_TAG}:counter"
@@ -81,9 +81,7 @@ class RedisStore:
         return int(number) if is_current else None
 
     async def node(self, node: str) -> NodeRecord | None:
-        found = await self._call("HGETALL", _record(node))
-        fields = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2]))
-        return _node_record(node, fields)
+        return _node_record(node, await self._call("HGETALL", _record(node)))
 
     async def nodes(self) -> list[NodeRecord]:
         names = await self._call("SMEMBERS", NAMES)
@@ -139,9 +137,15 @@ class RedisStore:
         return bool(await self._run(redis_scripts.COMMIT, [_record(node)], [number, seq]))
 
     # --- reading and collecting ----------------------------------------------------------------
-    def segments(self) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
+    def segments(
+        self, keys_at_once: int = SCAN_KEYS
+    ) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
         """All there is, in pages of (key, fields)."""
-        return self.connection.pages(SEGMENT_PATTERN, SCAN_KEYS)
+        return self.connection.pages(SEGMENT_PATTERN, keys_at_once)
+
+    async def num_hashes(self) -> int:
+        """About: what else lies in this Redis is counted too."""
+        return await self.connection.num_keys()
 
     async def collection_due(self) -> tuple[int, int]:
         """(numbers voided so far, of these seen by the last whole collection)."""

@@ -63,9 +63,7 @@ def within_horizon(change: SegmentChange, horizon: int) -> SegmentChange:
     is_kept = np.frombuffer(change.marks, np.uint8) >> 1 < horizon
     fields = np.frombuffer(change.stored, np.uint64)
     marks = np.frombuffer(change.marks, np.uint8)
-    return replace(
-        change, stored=fields[is_kept].tobytes(), marks=marks[is_kept].tobytes()
-    )
+    return replace(change, stored=fields[is_kept].tobytes(), marks=marks[is_kept].tobytes())
 
 
 def marks_of(classes: Classes, tier: Tier) -> bytes:

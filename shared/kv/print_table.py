@@ -5,7 +5,7 @@ through a memoryview of the same array. It grows beside its old arrays and moves
 that no call ever takes long. Fingerprints are uniform hashes already: their low bits are the place.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,8 @@ class PrintTable:
         self.prints: Prints = np.zeros(capacity, np.uint64)
         self.values: Values = np.zeros(capacity, np.uint32)
         self.classes: Classes = np.zeros(capacity, np.uint8)
-        self._prints_view = memoryview(self.prints)
-        self._values_view = memoryview(self.values)
+        self._prints_view = _view(self.prints)
+        self._values_view = _view(self.values)
         self.num_live = 0
         self.num_gone = 0
 
@@ -97,6 +97,11 @@ class PrintTable:
         self.num_gone += len(places)
 
 
+def _view(array: Any) -> memoryview:
+    """Plain ints of an array, four times as fast as by numpy."""
+    return memoryview(array)
+
+
 class GrowingTable:
     """What is in `table` is current; what was not moved yet is in `_old`."""
 
@@ -153,6 +158,14 @@ class GrowingTable:
             return False
         self._grow(num_prints)
         return True
+
+    def reserve(self, num_prints: int) -> None:
+        """Grow now to what will be needed for so many more, as far as the budget allows."""
+        limit = self.max_prints
+        if limit is not None:
+            num_prints = min(num_prints, limit - len(self))
+        if num_prints > 0 and self.make_room(num_prints):
+            self.move_all()
 
     def move_on(self, num_places: int) -> None:
         """Move what is in the next places of the old arrays."""

@@ -7,6 +7,7 @@ found by jumps and bisection: where two positions have the same set of holders, 
 A key is kept as its first 8 bytes: two keys that share them can at worst give a wrong hint.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ from shared.kv.print_table import (
 from shared.kv.replica_sets import HolderId, ReplicaSets, disk_bit, held_bit, holders_in
 from shared.kv.residency_sweep import Sweep
 
+PIECE_PLACES = 1 << 17
 KEEP_SHARE = 0.8
 """Of what fits, so much is kept when the deepest blocks are let go."""
 
@@ -221,6 +223,10 @@ class ResidencyView:
             tiered.append(HolderDepth(each.holder, each.num_blocks, memory))
         return tiered
 
+    def reserve(self, num_blocks: int) -> None:
+        """So many more are coming: grow once and not by and by."""
+        self._table.reserve(num_blocks)
+
     # --- size ----------------------------------------------------------------------------------
     def num_blocks(self, holder: HolderId) -> int:
         return self._counts[holder]
@@ -293,18 +299,19 @@ class ResidencyView:
 
     # --- content, for comparing ----------------------------------------------------------------
     @property
-    def num_places(self) -> int:
-        return self._table.move_all().capacity
+    def generation(self) -> int:
+        """Changes whenever blocks change their places."""
+        return self._table.generation
 
-    def prints_of(self, holder: HolderId, start: int, end: int) -> Prints:
-        """What the holder has in these places (0 to `num_places`)."""
+    def prints_of(self, holder: HolderId, start: int = 0) -> Iterator[tuple[int, Prints]]:
+        """(next place, what the holder has before it), from a place on. Do not change meanwhile."""
         table = self._table.move_all()
-        values = table.values[start:end]
-        numbers, inverse, _ = _distinct(values)
         bit = held_bit(holder)
-        has = np.array([bool(self._sets.masks[number] & bit) for number in numbers])
-        chosen = np.full(len(values), has.any()) if inverse is None else has[inverse]
-        return table.prints[start:end][chosen]
+        has = np.array([bool(mask & bit) for mask in self._sets.masks])
+        while start < table.capacity:
+            end = start + PIECE_PLACES
+            yield end, table.prints[start:end][has[table.values[start:end]]]
+            start = end
 
     def check_integrity(self) -> None:
         """Raises AssertionError when counts, sets of holders or free ids do not agree."""

@@ -7,7 +7,6 @@ from pydantic import Field
 from shared.messages.common import InstanceRef, NodeRef, PackedKeys, RequestRef, Token
 from shared.messages.envelope import Message, Part
 
-
 Tier = Literal["dram", "disk"]
 """The best place that a node has a block in."""
 
