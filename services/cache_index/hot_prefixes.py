@@ -42,6 +42,8 @@ class Hot:
 
 @dataclass(slots=True)
 class _Sum:
+    root: bytes
+    keys: bytes
     weight: float = 0.0
     largest_part: float = 0.0
 
@@ -55,22 +57,24 @@ class HotPrefixes:
         """A prompt matched so many leading blocks of its chain."""
         if num_blocks < 1:
             return
+        weight = self._weight(now_s)
         length = 1 << (num_blocks.bit_length() - 1)
         key = chain[(length - 1) * KEY_BYTES : length * KEY_BYTES]
         tracked = self._tracked.get(key)
         if tracked is None:
             tracked = self._track(root, key, _rungs(chain, length))
-        tracked.weight += self._weight(now_s)
+        tracked.weight += weight
         tracked.unsent += 1.0
 
     def hear(self, prefixes: Iterable[PrefixUse], now_s: float) -> None:
         """What another cache-index was asked for."""
+        weight = self._weight(now_s)
         for used in prefixes:
             if not used.keys or len(used.keys) % KEY_BYTES:
                 continue
             key = used.keys[-KEY_BYTES:]
             tracked = self._tracked.get(key) or self._track(used.root, key, used.keys)
-            tracked.weight += used.uses * self._weight(now_s)
+            tracked.weight += used.uses * weight
 
     def take_unsent(self) -> list[PrefixUse]:
         """What was counted here and not told yet, the most used first; the rest comes later."""
@@ -85,29 +89,29 @@ class HotPrefixes:
 
     def top(self, limit: int, now_s: float) -> list[Hot]:
         """The most used; one that is nearly all a longer one's is left out."""
-        sums: dict[bytes, _Sum] = {}
-        for one in sorted(self._tracked.values(), key=lambda one: -len(one.keys)):
-            total = sums.setdefault(one.keys[-KEY_BYTES:], _Sum())
-            total.weight += one.weight
-            shorter = one.keys[-2 * KEY_BYTES : -KEY_BYTES]
-            if shorter in self._tracked:
-                above = sums.setdefault(shorter, _Sum())
-                above.weight += total.weight
-                above.largest_part = max(above.largest_part, total.weight)
         per_s = 1.0 / (TAU_S * self._weight(now_s))
-        named = sorted(
-            (total.weight, key)
-            for key, total in sums.items()
-            if total.largest_part < EXPLAINED * total.weight
-        )
+        sums: dict[bytes, _Sum] = {}
+        for one in self._tracked.values():
+            for rung in range(len(one.keys) // KEY_BYTES):
+                key = one.keys[rung * KEY_BYTES : (rung + 1) * KEY_BYTES]
+                total = sums.get(key)
+                if total is None:
+                    total = sums[key] = _Sum(one.root, one.keys[: (rung + 1) * KEY_BYTES])
+                total.weight += one.weight
+        for total in sums.values():
+            shorter = sums.get(total.keys[-2 * KEY_BYTES : -KEY_BYTES])
+            if shorter is not None:
+                shorter.largest_part = max(shorter.largest_part, total.weight)
+        named = [t for t in sums.values() if t.largest_part < EXPLAINED * t.weight]
+        named.sort(key=lambda total: (-total.weight, total.keys))
         return [
             Hot(
-                self._tracked[key].root,
-                key,
-                1 << (len(self._tracked[key].keys) // KEY_BYTES - 1),
-                weight * per_s,
+                total.root,
+                total.keys[-KEY_BYTES:],
+                1 << (len(total.keys) // KEY_BYTES - 1),
+                total.weight * per_s,
             )
-            for weight, key in reversed(named[-limit:])
+            for total in named[:limit]
         ]
 
     def __len__(self) -> int:
@@ -133,7 +137,7 @@ class HotPrefixes:
                 self._tracked[keys[-KEY_BYTES:]] = _Tracked(one.root, keys, one.weight, one.unsent)
 
     def _weight(self, now_s: float) -> float:
-        """Of a use that happens now."""
+        """Of a use that happens now. May scale all down: ask first, add then."""
         if self._base_s is None:
             self._base_s = now_s
         weight = math.exp((now_s - self._base_s) / TAU_S)
