@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +32,17 @@ class PrefillWork:
     """Owns the engine on the pool of now; each call serves one job."""
 
     def __init__(
-        self, parts: WorkerParts, tools: PassTools, leave_queue: Callable[[PrefillJob], None]
+        self,
+        parts: WorkerParts,
+        tools: PassTools,
+        leave_queue: Callable[[PrefillJob], None],
+        on_computed: Callable[[PrefillJob, int], None],
     ) -> None:
         self._parts = parts
         self._tools = tools
         self._bus = parts.context.bus
         self._leave_queue = leave_queue
+        self._on_computed = on_computed
         self._announcer = KvAnnouncer(self._bus)
         self._engine: PrefillEngine | None = None
 
@@ -89,16 +95,35 @@ class PrefillWork:
             )
         return job.prefix
 
+    async def _hold_in_turn(self, job: PrefillJob) -> Prefix:
+        """When more was expected than was there at the reservation, other prompts of this instance
+        may have computed it meanwhile."""
+        prefix = await self._hold(job)
+        is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
+        if job.cache == "off" or job.has_slots or not is_short or not job.may_look_again:
+            return prefix
+        max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
+        chain = block_keys.take(job.chain, max_blocks)
+        longer = await hold_prefix(job.session.client, job.ref, chain, None)
+        if longer.num_blocks > prefix.num_blocks:
+            num_more = longer.num_blocks - prefix.num_blocks
+            job.prefix = replace(
+                prefix, blocks=longer.blocks, num_local=prefix.num_local + num_more
+            )
+        return job.prefix or prefix
+
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
         tokens = tokens_of(run)
         for _ in range(2):
             try:
-                return await self._new_pass(job, run, tokens).compute(lambda: self._hold(job))
+                return await self._new_pass(job, run, tokens).compute(
+                    lambda: self._hold_in_turn(job)
+                )
             except StaleBlocksError:
                 log.warning("%s: blocks changed while they were read, computing anew", job.handle)
                 await job.session.client.release(job.handle)
-                job.prefix = Prefix()
+                job.prefix, job.may_look_again = Prefix(), False
         raise ServiceError(
             ErrorCode.KV_LOST, "the prompt's blocks changed while it ran", is_retryable=True
         )
@@ -115,7 +140,13 @@ class PrefillWork:
                 self._announcer.announce(run.decode, job.ref, node, blocks, layers)
 
         return PrefillPass(
-            self._tools, self._engine, job, tokens, params_of(run.sampling), on_layers
+            self._tools,
+            self._engine,
+            job,
+            tokens,
+            params_of(run.sampling),
+            on_layers,
+            lambda num_blocks: self._on_computed(job, num_blocks),
         )
 
     async def _send_first(

@@ -6,6 +6,7 @@ what the senders and the receiver move already, and stops where recomputing is f
 the request's own TTFT and the delay it brings to those that it will be served before.
 """
 
+from shared.scheduling.expected_prefix import offer_expected
 from shared.scheduling.fetching import Link, holders_by_depth, offer
 from shared.scheduling.pricing import (
     Prices,
@@ -30,4 +31,5 @@ class Moonpool:
                 offer(prices, holders, link, at_hand, reach)
             if link.is_idle and len(holders) == situation.max_sources:
                 break  # others hold less and would be no faster
+        offer_expected(prices)
         return cheapest_first(prices)
