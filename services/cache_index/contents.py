@@ -12,6 +12,7 @@ from services.cache_index.mirror import Mirror
 from services.cache_index.redis_store import RedisStore
 from services.cache_index.segments import Replicas, replicas_in
 from shared.kv.fingerprints import as_prints
+from shared.kv.print_digest import PrintDigest
 from shared.kv.print_table import Prints
 from shared.messages.common import NodeRef
 from shared.messages.index import NodeContents, PrintsReply
@@ -19,33 +20,6 @@ from shared.messages.index import NodeContents, PrintsReply
 MAX_AGE_S = 60.0
 PAGE_PRINTS = 100_000
 """Of a reply: 800 kB."""
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-
-
-class Digest:
-    """Of a set of fingerprints, whatever the order they come in."""
-
-    def __init__(self) -> None:
-        self.num_blocks = 0
-        self._sum = 0
-        self._xor = 0
-
-    def add(self, prints: Prints) -> None:
-        """Each fingerprint of the set once over all calls."""
-        if not len(prints):
-            return
-        mixed = (prints ^ (prints >> np.uint64(31))) * _ODD
-        self.num_blocks += len(prints)
-        self._sum = (self._sum + int(mixed.sum(dtype=np.uint64))) & 0xFFFF_FFFF_FFFF_FFFF
-        self._xor ^= int(np.bitwise_xor.reduce(prints))
-
-    @property
-    def text(self) -> str:
-        return f"{self._sum:016x}{self._xor:016x}"
-
-
-def distinct(prints: Prints) -> Prints:
-    return np.unique(as_prints(prints))
 
 
 async def of_mirror(mirror: Mirror) -> list[NodeContents]:
@@ -53,7 +27,7 @@ async def of_mirror(mirror: Mirror) -> list[NodeContents]:
     found = []
     for node in [name for name, *_ in mirror.nodes()]:
         for _, incarnation, holder, seq in [one for one in mirror.nodes() if one[0] == node]:
-            digest = Digest()
+            digest = PrintDigest()
             for _, prints in mirror.view.prints_of(holder):
                 digest.add(prints)
             found.append(_contents(node, incarnation, seq, digest))
@@ -64,7 +38,7 @@ async def of_mirror(mirror: Mirror) -> list[NodeContents]:
 async def of_redis(store: RedisStore) -> list[NodeContents]:
     """What a cache-index that starts now would load."""
     records = {record.number: record for record in await store.nodes() if record.is_complete}
-    digests = {number: Digest() for number in records}
+    digests = {number: PrintDigest() for number in records}
     async for replicas in _replicas_in_redis(store):
         for number, digest in digests.items():
             digest.add(as_prints(replicas.prints[replicas.numbers == number]))
@@ -133,7 +107,7 @@ class RedisPrints:
         return np.concatenate([np.zeros(0, np.uint64), *pieces])
 
 
-def _contents(node: str, incarnation: str, seq: int, digest: Digest) -> NodeContents:
+def _contents(node: str, incarnation: str, seq: int, digest: PrintDigest) -> NodeContents:
     return NodeContents(
         node=NodeRef(id=node, incarnation=incarnation),
         seq=seq,

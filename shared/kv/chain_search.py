@@ -19,34 +19,30 @@ def find_depths(holders_at: Callable[[int], int], count: int) -> list[tuple[int,
         found.append((count, last))
     # Jumps from the start: most prefixes that end at all end early.
     low, low_mask, step = 0, first, FIRST_JUMP
-    while low_mask != last and low + step < count - 1:
-        high = low + step
-        mask = holders_at(high) & low_mask | last
-        if mask != low_mask:
-            _bisect(holders_at, low, low_mask, high, mask, found)
-        low, low_mask, step = high, mask, JUMP_GROWTH * step
-    if low_mask != last:
-        _bisect(holders_at, low, low_mask, count - 1, last, found)
+    while low_mask != last:
+        high = min(low + step, count - 1)
+        mask = last if high == count - 1 else holders_at(high) & low_mask | last
+        while mask != low_mask:
+            # Somebody ends between: the first who does is found, then the next.
+            low, following = _next_end(holders_at, low, low_mask, high, mask)
+            found.append((low, low_mask & ~following))
+            low_mask = following
+        low, step = high, JUMP_GROWTH * step
     return found
 
 
-def _bisect(
-    holders_at: Callable[[int], int],
-    low: int,
-    low_mask: int,
-    high: int,
-    high_mask: int,
-    found: list[tuple[int, int]],
-) -> None:
-    """Depths of the holders that have block `low` and not `high`."""
-    ending = low_mask & ~high_mask
-    if not ending:
-        return
-    if high - low == 1:
-        found.append((high, ending))
-        return
-    middle = (low + high) // 2
-    # Closed: who has the middle has the low end too; who has the high end has the middle.
-    mask = holders_at(middle) & low_mask | high_mask
-    _bisect(holders_at, low, low_mask, middle, mask, found)
-    _bisect(holders_at, middle, mask, high, high_mask, found)
+def _next_end(
+    holders_at: Callable[[int], int], low: int, low_mask: int, high: int, high_mask: int
+) -> tuple[int, int]:
+    """The first block that not all of `low_mask` have, and who has it; `high` is one.
+
+    Closed: who has a block has those before it, and who has `high` has all between.
+    """
+    while high - low > 1:
+        middle = (low + high) // 2
+        mask = holders_at(middle) & low_mask | high_mask
+        if mask == low_mask:
+            low = middle
+        else:
+            high, high_mask = middle, mask
+    return high, high_mask

@@ -22,6 +22,8 @@ FIRST_PRINT: Final = 2
 PLACE_BYTES: Final = 8 + 4 + 1
 MIN_CAPACITY: Final = 1_024
 MAX_LOAD: Final = 0.7
+FEW: Final = 24
+"""So few are found faster one by one than by numpy."""
 MIN_STEP: Final = 4_096
 STEPS_PER_PRINT: Final = 8
 """Old places moved for each fingerprint stored: moving ends long before the next growth."""
@@ -36,20 +38,20 @@ class PrintTable:
         self.prints: Prints = np.zeros(capacity, np.uint64)
         self.values: Values = np.zeros(capacity, np.uint32)
         self.classes: Classes = np.zeros(capacity, np.uint8)
-        self._prints_view = _view(self.prints)
-        self._values_view = _view(self.values)
+        self.prints_view = _view(self.prints)
+        self.values_view = _view(self.values)
         self.num_live = 0
         self.num_gone = 0
 
     def get(self, print_: int) -> int:
         """The value, 0 when there is none."""
-        prints, mask = self._prints_view, self._mask
+        prints, mask = self.prints_view, self._mask
         place = print_ & mask
         while (found := prints[place]) != print_:
             if not found:
                 return 0
             place = (place + 1) & mask
-        value: int = self._values_view[place]
+        value: int = self.values_view[place]
         return value
 
     def find(self, prints: Prints) -> Places:
@@ -62,6 +64,10 @@ class PrintTable:
         result = np.where(is_hit, places, -1)
         waiting = np.flatnonzero(~is_hit & (found != EMPTY))
         while len(waiting):
+            if len(waiting) <= FEW:
+                for at in waiting.tolist():
+                    result[at] = self._find_from(int(places[at]) + 1, int(prints[at]))
+                return result
             following = (places[waiting] + 1) & self._mask
             places[waiting] = following
             found = self.prints[following]
@@ -69,6 +75,15 @@ class PrintTable:
             result[waiting[is_hit]] = following[is_hit]
             waiting = waiting[~is_hit & (found != EMPTY)]
         return result
+
+    def _find_from(self, place: int, print_: int) -> int:
+        prints, mask = self.prints_view, self._mask
+        place &= mask
+        while (found := prints[place]) != print_:
+            if not found:
+                return -1
+            place = (place + 1) & mask
+        return place
 
     def insert(self, prints: Prints) -> Places:
         """Take places for fingerprints that are not here, each once; the caller sets the rest."""
@@ -129,6 +144,13 @@ class GrowingTable:
     def max_prints(self) -> int | None:
         """How many may ever be in it; None: no limit."""
         return None if self._max_capacity is None else int(self._max_capacity * MAX_LOAD)
+
+    def arrays(self) -> tuple[memoryview, memoryview, int] | None:
+        """(fingerprints, values, mask) to look up many by hand; None: only `get` will do now."""
+        if self._old is not None:
+            return None
+        table = self.table
+        return table.prints_view, table.values_view, table.capacity - 1
 
     def get(self, print_: int) -> int:
         value = self.table.get(print_)

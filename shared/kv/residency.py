@@ -7,7 +7,7 @@ found by jumps and bisection: where two positions have the same set of holders, 
 A key is kept as its first 8 bytes: two keys that share them can at worst give a wrong hint.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,7 @@ class ResidencyView:
         self, holder: HolderId, prints: Prints, classes: Classes, *, on_disk: bool = False
     ) -> int:
         """As `store`, of any blocks; those beyond the horizon are left out."""
-        if len(prints) > 1:
+        if not _are_distinct(prints):
             prints, chosen = np.unique(prints, return_index=True)
             classes = classes[chosen]
         if self.horizon < NUM_CLASSES:
@@ -126,9 +126,11 @@ class ResidencyView:
 
     def remove(self, holder: HolderId, keys: bytes) -> int:
         """The holder has these blocks no more; returns how many it had."""
-        prints = np.unique(fingerprints(keys))
+        prints = fingerprints(keys)
         if not len(prints):
             return 0
+        if not _are_distinct(prints):
+            prints = np.unique(prints)
         table = self._table.gather(prints)
         places = table.find(prints)
         places = places[places >= 0]
@@ -189,13 +191,7 @@ class ResidencyView:
         live = self._live_by_root.get(root, 0)
         if not count or not live:
             return []
-        words = memoryview(chain).cast("Q")
-        masks, get = self._sets.masks, self._table.get
-
-        def holders_at(index: int) -> int:
-            word = words[2 * index]
-            return masks[get(word if word >= FIRST_PRINT else word + FIRST_PRINT)] & live
-
+        holders_at = self._reader(memoryview(chain).cast("Q"), live)
         found = find_depths(holders_at, count)
         depths = [
             HolderDepth(holder, depth, depth)
@@ -206,6 +202,31 @@ class ResidencyView:
             depths = self._with_tiers(chain, depths)
         depths.sort(key=lambda depth: (-depth.num_blocks, depth.holder))
         return depths
+
+    def _reader(self, words: memoryview, live: int) -> Callable[[int], int]:
+        """Gives the holders of a block of the chain. Written out: it is all of a match' time."""
+        masks, get, arrays = self._sets.masks, self._table.get, self._table.arrays()
+        if arrays is None:
+
+            def look_up(index: int) -> int:
+                word = words[2 * index]
+                return masks[get(word if word >= FIRST_PRINT else word + FIRST_PRINT)] & live
+
+            return look_up
+        prints, values, places = arrays
+
+        def read(index: int) -> int:
+            word = words[2 * index]
+            if word < FIRST_PRINT:
+                word += FIRST_PRINT
+            place = word & places
+            while (found := prints[place]) != word:
+                if not found:
+                    return 0
+                place = (place + 1) & places
+            return masks[values[place]] & live
+
+        return read
 
     def _with_tiers(self, chain: bytes, depths: list[HolderDepth]) -> list[HolderDepth]:
         """How far each is in memory: that is not closed, so every block is looked at."""
@@ -340,6 +361,11 @@ class ResidencyView:
         assert disk_counts == self._disk_counts, "counts of blocks on disk differ"
         free = {int(holder) for holder in self._free}
         assert not free & set(holders_in(held, held)), "a holder is both free and in use"
+
+
+def _are_distinct(prints: Prints) -> bool:
+    ordered = np.sort(prints)
+    return not (ordered[1:] == ordered[:-1]).any()
 
 
 def _distinct(
