@@ -104,7 +104,8 @@ async def fill(store: RedisStore, chains: Chains, num_blocks: int) -> tuple[int,
         numbers.append(number)
     waiting: dict[int, list[SegmentChange]] = {number: [] for number in numbers}
     num_fields = dict.fromkeys(numbers, 0)
-    done, some = 0, []
+    done = 0
+    some: list[bytes] = []
     for holders, run, whole in chains:
         changes = list(changes_of_run(ROOT, run))
         for node in holders:

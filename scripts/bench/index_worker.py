@@ -38,6 +38,8 @@ class OwnMirror:
         for chain, nodes in zip(self._chains, holders, strict=True):
             for node in nodes:
                 self._mirror.on_event(decode(self._stored(node, chain), ResidencyEvent))
+        while not self._mirror.view.sweep(1 << 16):  # as a cache-index does in the background
+            continue
         self.bytes_per_block = (rss_bytes() - before) / num_blocks
 
     def match(self, kind: str) -> float:

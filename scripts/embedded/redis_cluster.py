@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import redis
 
@@ -14,7 +15,9 @@ LOOK_AGAIN_S = 0.05
 
 def form_cluster(servers: Sequence[RedisServer], *, timeout_s: float = 20.0) -> None:
     """Every server becomes a master of an equal part of the slots; returns when all agree."""
-    clients = [redis.Redis.from_url(server.url, decode_responses=True) for server in servers]
+    clients: list[Any] = [
+        redis.Redis.from_url(server.url, decode_responses=True) for server in servers
+    ]
     try:
         for number, client in enumerate(clients):
             first = number * NUM_SLOTS // len(clients)
@@ -34,7 +37,7 @@ def form_cluster(servers: Sequence[RedisServer], *, timeout_s: float = 20.0) -> 
             client.close()
 
 
-def _is_whole(client: "redis.Redis", num_masters: int) -> bool:
+def _is_whole(client: Any, num_masters: int) -> bool:
     info = client.execute_command("CLUSTER", "INFO")
     known = (
         info

@@ -1,9 +1,7 @@
 """cache-index on real NATS and Redis: restart, loss of Redis, gaps, incarnations, two of them."""
 
 import asyncio
-import logging
 import os
-import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -11,22 +9,15 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
 from services.cache_index.pending import PendingChanges
-from services.cache_index.redis_connection import StoreAway
 from services.cache_index.redis_store import RedisStore
 from services.cache_index.segments import SegmentChange
-from services.cache_index.service import CacheIndexService
-from services.cache_index.settings import CacheIndexSettings
 from shared.messages import subjects
-from shared.messages.common import Empty, ErrorCode
+from shared.messages.common import ErrorCode
 from shared.messages.index import (
     ClaimFormat,
     ClaimReply,
-    IndexStats,
-    MatchReply,
-    MatchRequest,
     ResidencyEvent,
 )
 from shared.runtime.bus import Bus
@@ -34,69 +25,16 @@ from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from tests.support.deadline import until
 from tests.support.fake_node import FakeNode
-from tests.support.hosted import Hosted
+from tests.support.index_bench import ROOT, Index, new_chain
 from tests.support.servers import TestServer
 
 pytestmark = pytest.mark.integration
-LOG = logging.getLogger("test")
-ROOT = b"r" * 16
-
-
-def new_chain(num_blocks: int) -> bytes:
-    return secrets.token_bytes(16 * num_blocks)
 
 
 def changes_of(event: ResidencyEvent) -> list[SegmentChange]:
     pending = PendingChanges()
     pending.add(event)
     return pending.take(1_000)
-
-
-class Index:
-    """Servers of one test and the cache-indexes on them."""
-
-    def __init__(self, bus: Bus, nats: TestServer, redis_server: TestServer) -> None:
-        self.bus = bus
-        self.redis = redis_server
-        self.settings = CacheIndexSettings(nats_url=nats.url, redis_url=redis_server.url)
-
-    def host(self) -> Hosted[CacheIndexService]:
-        return Hosted("cache-index", CacheIndexService(self.settings), self.settings)
-
-    async def match(self, chain: bytes) -> dict[str, int]:
-        reply = await self.bus.request(
-            subjects.INDEX_MATCH, MatchRequest(root=ROOT, chain=chain), MatchReply, timeout_s=2
-        )
-        return {match.node.id: match.num_blocks for match in reply.nodes}
-
-    async def stats(self) -> IndexStats:
-        return await self.bus.request(subjects.INDEX_STATS, Empty(), IndexStats, timeout_s=2)
-
-    async def in_redis(self, chain: bytes) -> dict[str, int]:
-        """What a cache-index that starts now would load; only of nodes that are complete."""
-        store, mirror = RedisStore(self.redis.url), Mirror()
-        try:
-            await store.probe()
-            await Loader(store, mirror, monotonic_s, LOG).load()
-        except StoreAway:
-            return {}
-        finally:
-            await store.close()
-        mirror.check_integrity()
-        found = mirror.match(ROOT, chain, monotonic_s())
-        return {match.node: match.num_blocks for match in found}
-
-    async def until_match(self, chain: bytes, expected: dict[str, int]) -> None:
-        async def is_so() -> bool:
-            return await self.match(chain) == expected
-
-        await until(is_so, what=f"match {expected}")
-
-    async def until_in_redis(self, chain: bytes, expected: dict[str, int]) -> None:
-        async def is_so() -> bool:
-            return await self.in_redis(chain) == expected
-
-        await until(is_so, what=f"{expected} in Redis")
 
 
 @pytest.fixture
