@@ -74,6 +74,8 @@ class EventOrder(Generic[E]):
 
     def stop_recording(self) -> None:
         self._recorded = None
+        if not self._waiting:
+            self._num_kept_blocks = 0
 
     def restart_at(self, seq: int) -> list[E] | None:
         """The inventory is true at `seq`: the events to apply on top of it, in order.

@@ -29,6 +29,10 @@ from shared.kv.replica_sets import HolderId, ReplicaSets, disk_bit, held_bit, ho
 from shared.kv.residency_sweep import Sweep
 
 PIECE_PLACES = 1 << 17
+MIN_SETS = 10_000
+"""So many sets of holders are kept before unused ones are looked for."""
+SETS_SHARE = 0.25
+"""Of the budget, for sets of holders; the rest is the table's, which needs it while it grows."""
 KEEP_SHARE = 0.8
 """Of what fits, so much is kept when the deepest blocks are let go."""
 
@@ -49,6 +53,8 @@ class ResidencyView:
     when no more fit: a chain's end is of use to the fewest."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._max_sets = MIN_SETS
         self._table = GrowingTable(None if max_bytes is None else capacity_within(max_bytes))
         self._sets = ReplicaSets()
         self._roots: dict[HolderId, bytes] = {}
@@ -273,8 +279,7 @@ class ResidencyView:
 
     def _lower_horizon(self, num_coming: int) -> None:
         """Let the deepest blocks go, of all chains alike, so that each stays closed."""
-        limit = self._table.max_prints
-        assert limit is not None
+        limit = min(self._table.max_prints or 0, len(self._table) + num_coming)
         wanted = max(int(limit * KEEP_SHARE) - num_coming, 0)
         table = self._table.move_all()
         is_live = table.prints >= FIRST_PRINT
@@ -302,7 +307,12 @@ class ResidencyView:
 
     @property
     def needs_sweep(self) -> bool:
-        return bool(self._dropped or self._sweep is not None or self._table.is_moving)
+        return (
+            bool(self._dropped)
+            or self._sweep is not None
+            or self._table.is_moving
+            or len(self._sets) > self._max_sets
+        )
 
     def sweep(self, max_places: int) -> bool:
         """Clear the bits of dropped holders in so many places; True when all is done."""
@@ -310,12 +320,15 @@ class ResidencyView:
             self._table.move_on(max_places)
             return False
         if self._sweep is None:
-            if not self._dropped:
+            if not self.needs_sweep:
                 return True
             self._sweep, self._dropped = Sweep(self._sets, self._dropped), 0
         if self._sweep.step(self._table, max_places):
             self._free.extend(holders_in(self._sweep.void, self._sweep.void))
             self._sweep = None
+            self._max_sets = max(MIN_SETS, 2 * len(self._sets))
+            if self._max_bytes and self._sets.num_bytes > SETS_SHARE * self._max_bytes:
+                self._lower_horizon(len(self._table) // 5)
         return not self.needs_sweep
 
     # --- content, for comparing ----------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What a caller of ResidencyView may rely on."""
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -67,9 +68,44 @@ def test_a_full_view_that_is_emptied_takes_as_much_again() -> None:
     view = ResidencyView(max_bytes=2_048 * 13 * 2)
     holder = view.add_holder(b"r")
     for turn in range(20):
-        keys = b"".join((turn << 32 | at).to_bytes(8, "big") + bytes(8) for at in range(1_400))
+        keys = random.Random(turn).randbytes(16 * 1_400)
         assert view.store(holder, keys) == 1_400
         view.remove(holder, keys)
     assert view.evicted_total == 0
     assert view.num_keys == 0
+    view.check_integrity()
+
+
+def test_sets_of_holders_that_no_block_has_any_more_are_given_back() -> None:
+    view = ResidencyView(max_bytes=1 << 20)
+    holders = [view.add_holder(b"r") for _ in range(150)]
+    key = KEYS[0]
+    for first in range(150):
+        for second in range(first + 1, 150):
+            view.store(holders[first], key)
+            view.store(holders[second], key)
+            view.remove(holders[first], key)
+            view.remove(holders[second], key)
+    view.store(holders[0], key)
+    assert len(view._sets) > 10_000
+    while not view.sweep(1 << 16):
+        pass
+    assert len(view._sets) == 1
+    assert [depth.holder for depth in view.match(b"r", key)] == [holders[0]]
+    view.check_integrity()
+
+
+def test_too_many_different_sets_of_holders_make_the_deepest_blocks_go() -> None:
+    view = ResidencyView(max_bytes=1 << 18)
+    holders = [view.add_holder(b"r") for _ in range(200)]
+    pairs = ((one, two) for one in range(200) for two in range(one))
+    for at, (one, two) in zip(range(10_500), pairs, strict=False):
+        key = random.Random(at).randbytes(16)
+        for holder in (holders[one], holders[two]):
+            view.store(holder, key, at % 60)
+    for _ in range(20):
+        while not view.sweep(1 << 16):
+            pass
+    assert view.horizon < 60
+    assert view.evicted_total > 0
     view.check_integrity()
