@@ -24,7 +24,7 @@ from scripts.launcher.processes import PR_SET_PDEATHSIG
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.common import Empty
-from shared.messages.envelope import encode
+from shared.messages.envelope import decode, encode
 from shared.messages.index import (
     IndexStats,
     MatchReply,
@@ -150,7 +150,13 @@ class OnBus:
         async def ask(number: int) -> None:
             for turn in range(count // in_flight):
                 question = questions[(number + turn) % len(questions)]
-                await self._bus.client.request(subject, question, timeout=10)
+                answer = await self._bus.client.request(subject, question, timeout=10)
+                if answer.headers or (
+                    subject == subjects.INDEX_MATCH
+                    and turn == 0
+                    and not decode(answer.data, MatchReply).nodes
+                ):
+                    raise ValueError(f"{subject}: not the answer that was asked for")
 
         async def run() -> float:
             started_s = time.perf_counter()
