@@ -117,6 +117,7 @@ def bill_of(message: FinishedBill) -> BillFinished:
         predicted=_predicted(message.predicted),
         real=_predicted(real),
         ttft_s=real.ttft_s,
+        output_tokens=message.output_tokens,
     )
 
 

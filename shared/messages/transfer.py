@@ -39,6 +39,26 @@ class LocalDescriptor(Part):
     data_offset: int
 
 
+class TcpDescriptor(Part):
+    """Where peers on other hosts open streams. `capability` is proven on the stream, never sent."""
+
+    host: str
+    port: Annotated[int, Field(ge=1, le=65_535)]
+    capability: bytes
+
+
+class RdmaDescriptor(Part):
+    """What a one-sided reader needs: the UCX worker's address, two registered regions, the keys."""
+
+    worker_address: bytes
+    table_address: int
+    table_rkey: bytes
+    data_address: int
+    data_rkey: bytes
+    num_slots: int
+    block_bytes: int
+
+
 class DescribeReply(Message):
     """What a node offers to peers, by transport."""
 
@@ -46,6 +66,8 @@ class DescribeReply(Message):
     root: bytes
     geometry: KvGeometry | None = None
     local: LocalDescriptor | None = None
+    tcp: TcpDescriptor | None = None
+    rdma: RdmaDescriptor | None = None
 
 
 class LeaseRequest(Message):

@@ -49,6 +49,15 @@ class Seen:
     promises: dict[int, Promise] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Neighbours:
+    """By row of the prefill table; of these versions of both tables."""
+
+    versions: tuple[int, int] = (-1, -1)
+    has_decode: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    own_decode: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+
+
 class ClusterView:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -63,6 +72,7 @@ class ClusterView:
             "decode": InstanceTable(),
         }
         self.nodes = NodeLoads()
+        self._neighbours = _Neighbours()
 
     # --- what instances say --------------------------------------------------------------------
     def report(self, view: InstanceView, now_s: float) -> None:
@@ -125,6 +135,20 @@ class ClusterView:
         if node in prefill.num_on:
             return False
         return (node, incarnation) in decode.rows_on or node not in decode.num_on
+
+    def neighbours(self, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+        """For rows of prefill instances: is there decode on their node, and the row of the decode
+        instance of their own process (-1: it only prefills)."""
+        known, prefill, decode = self._neighbours, self.tables["prefill"], self.tables["decode"]
+        if known.versions != (prefill.version, decode.version):
+            known.versions = (prefill.version, decode.version)
+            known.has_decode = prefill.scatter((node, 1) for node in decode.rows_on) > 0
+            known.own_decode = np.full(len(prefill.data), -1, np.intp)
+            for (role, name), seen in self._seen.items():
+                other = self._seen.get(("decode", name)) if role == "prefill" else None
+                if other is not None:
+                    known.own_decode[seen.row] = other.row
+        return known.has_decode[rows], known.own_decode[rows]
 
     def knows_model(self, model: str) -> bool:
         """It was served at some time, if not now."""

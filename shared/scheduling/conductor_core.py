@@ -153,7 +153,7 @@ class ConductorCore:
         if isinstance(ranking, Refusal):
             return ranking
         winner = ranking.prices.best
-        decode = choose_decode(request, winner.prefill.root, around)
+        decode = choose_decode(request, winner, around)
         if isinstance(decode, Refusal):
             return decode
         slow = judge(request, winner, decode, around)
@@ -205,7 +205,7 @@ class ConductorCore:
         assert place.winner is not None
         decode = self._kept_decode(place)
         if decode is None:
-            chosen = choose_decode(place.request, place.winner.prefill.root, around)
+            chosen = choose_decode(place.request, place.winner, around)
             if isinstance(chosen, Refusal):
                 return self._refuse(place, chosen)
             decode = chosen

@@ -12,10 +12,14 @@ PRIOR_WEIGHT = 5.0
 MEMORY = 500.0
 """Requests until what was observed before has faded."""
 MAX_RECORDS = 100_000
+FIRST_ANSWER_TOKENS = 128.0
+ANSWER_SHARE = 0.02
+"""Weight of the newest answer in the mean length."""
 
 
 class DecodeForecast:
     def __init__(self, decode_time_s: float) -> None:
+        self.answer_tokens = FIRST_ANSWER_TOKENS
         self._joins_s: list[float] = []
         self._in_batches_s = PRIOR_WEIGHT * decode_time_s
         self._num_ended = PRIOR_WEIGHT
@@ -31,6 +35,10 @@ class DecodeForecast:
     def stayed(self, num_requests: int, seconds: float) -> None:
         """So many were in a batch for so long."""
         self._in_batches_s += num_requests * max(seconds, 0.0)
+
+    def answered(self, num_tokens: int) -> None:
+        if num_tokens > 0:
+            self.answer_tokens += ANSWER_SHARE * (num_tokens - self.answer_tokens)
 
     def ended(self) -> None:
         keep = 1.0 - 1.0 / MEMORY

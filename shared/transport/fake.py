@@ -1,7 +1,7 @@
 """A transport for tests: peers are buffers in this process; latency, loss and death on demand."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +32,7 @@ class FakeTransport:
     name = "fake"
 
     def __init__(self, own: npt.NDArray[np.uint8]) -> None:
+        self.on_peer_lost: Callable[[Peer, str], None] | None = None
         self._own = own
         self.peers: dict[tuple[str, str], FakePeer] = {}
 
@@ -39,13 +40,25 @@ class FakeTransport:
         self._find(peer)
 
     async def read(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
+        return await self._move(peer, slices, timeout_s, is_write=False)
+
+    async def write(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
+        return await self._move(peer, slices, timeout_s, is_write=True)
+
+    async def _move(
+        self, peer: Peer, slices: Sequence[Slice], timeout_s: float, *, is_write: bool
+    ) -> int:
         async with asyncio.timeout(timeout_s):
             for done, part in enumerate(slices):
                 memory = self._find(peer)
                 await self._pause(memory, peer)
                 if memory.generations[part.peer_slot] != part.peer_generation:
                     return done
-                self._copy(memory, part)
+                if is_write:
+                    where = slice(part.offset, part.offset + part.num_bytes)
+                    memory.blocks[part.peer_slot][where] = self._own[part.slot][where]
+                else:
+                    self._copy(memory, part)
         return len(slices)
 
     def abort(self, peer: Peer) -> None:

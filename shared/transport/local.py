@@ -8,13 +8,13 @@ is told by the generation, compared before and after the copy.
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from shared.transport.base import Peer, PeerLost, Slice
+from shared.transport.base import Peer, PeerLost, Slice, WriteRefused
 from shared.transport.node_files import NodeFiles, is_alive
 from shared.transport.segment import Segment, SegmentError
 
@@ -37,6 +37,7 @@ class LocalTransport:
     name = "local"
 
     def __init__(self, own: Segment, *, num_threads: int = 2) -> None:
+        self.on_peer_lost: Callable[[Peer, str], None] | None = None
         self._own = own
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="local-copy")
         self._peers: OrderedDict[tuple[str, str], _Mapped] = OrderedDict()
@@ -80,6 +81,9 @@ class LocalTransport:
         if mapped.is_aborted and done < len(slices):
             raise PeerLost(f"node {peer.node}: reading was aborted")
         return done
+
+    async def write(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
+        raise WriteRefused(f"node {peer.node}: a pool on this host is written by its owner alone")
 
     def abort(self, peer: Peer) -> None:
         mapped = self._peers.pop((peer.node, peer.incarnation), None)

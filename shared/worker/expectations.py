@@ -31,13 +31,13 @@ class Expectations:
         grid: Grid,
         root: bytes,
         instance: Callable[[PrefillJob], InstanceRef],
-        tokens_per_s: Callable[[], float],
+        work_s: Callable[[int, int], float],
     ) -> None:
         self._bus = bus
         self._grid = grid
         self._root = root
         self._instance = instance
-        self._tokens_per_s = tokens_per_s
+        self._work_s = work_s
         self._unsent: dict[str, Expected] = {}
         self._told: set[str] = set()
         self._has_unsent = asyncio.Event()
@@ -68,7 +68,8 @@ class Expectations:
         if num_left <= 0:
             self.ended(job)
             return
-        left_s = num_left * self._grid.block_tokens / self._tokens_per_s()
+        block_tokens = self._grid.block_tokens
+        left_s = self._work_s((done_blocks + num_left) * block_tokens, num_left * block_tokens)
         eta_ms = int((start_s + left_s) * 1000)
         self._told.add(job.handle)
         self._send(

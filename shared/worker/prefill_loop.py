@@ -15,7 +15,7 @@ from shared.worker.peer_watch import Peer
 from shared.worker.pool_session import PoolSession
 from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_pass import PassTools
-from shared.worker.prefill_queue import PrefillQueue
+from shared.worker.prefill_queue import PrefillQueue, Reserved
 from shared.worker.prefill_work import PrefillWork
 from shared.worker.promises import Limits, Promise, Promises
 from shared.worker.turns import Turns
@@ -41,7 +41,9 @@ class PrefillLoop:
                 max_blocks=settings.max_slots,
             )
         )
-        self._queue = PrefillQueue(settings.tokens_per_s, settings.queue)
+        self._queue = PrefillQueue(
+            settings.tokens_per_s, settings.queue, settings.queue_ageing, parts.grid.grid_tokens
+        )
         self._turns = Turns(self._queue)
         tools = PassTools(
             compute=parts.compute,
@@ -56,7 +58,7 @@ class PrefillLoop:
             parts.grid,
             parts.loaded.kv_format.root(),
             self._instance_of,
-            lambda: self._queue.tokens_per_s,
+            self._queue.work_s,
         )
         self._work = PrefillWork(parts, tools, self._leave_queue, self._expectations.computed)
         self._session: PoolSession | None = None
@@ -86,12 +88,16 @@ class PrefillLoop:
             self.attempts.cancel(promise.handle)
 
     def load(self) -> Load:
-        reserved_tokens = self._promises.reserved_tokens
+        now_s, reserved = monotonic_s(), self._reserved()
+        profile = self._queue.profile(reserved, now_s)
         return Load(
             queued_requests=len(self._promises),
-            queued_tokens=self._queue.queued_tokens + reserved_tokens,
+            queued_tokens=self._queue.queued_tokens + self._promises.reserved_tokens,
             running=len(self.attempts),
-            expected_start_s=self._queue.expected_start_s(reserved_tokens),
+            expected_start_s=self._queue.expected_start_s(reserved, now_s),
+            discipline=self._queue.discipline,
+            work_by_size_s=profile.work_s,
+            prompts_by_size=profile.prompts,
         )
 
     # --- messages ---------------------------------------------------------------------------
@@ -104,9 +110,8 @@ class PrefillLoop:
         now_s = monotonic_s()
         self.expire(now_s)
         uncached = max(message.num_tokens - message.cached_tokens, 1)
-        expected_start_s = self._queue.expected_start_s(
-            self._promises.reserved_tokens, uncached, now_s
-        )
+        newcomer = Reserved(message.num_tokens, uncached)
+        expected_start_s = self._queue.expected_start_s(self._reserved(), now_s, newcomer)
         reason = self._refusal(message)
         if reason:
             return ReserveReply(
@@ -127,7 +132,7 @@ class PrefillLoop:
                 )
             )
             self.attempts.forget(handle)
-            job = PrefillJob(message, self._session)
+            job = PrefillJob(message, self._session, now_s)
             self.attempts.begin(job, self._attend(job), [job.gateway])
             self._expectations.accepted(job, expected_start_s)
             self._parts.poke()
@@ -155,16 +160,24 @@ class PrefillLoop:
             decode = message.decode
             self.attempts.watch(job, Peer("decode", decode.id, decode.incarnation))
         job.run_s = monotonic_s()
-        self._queue.add(handle, max(job.num_tokens - job.expected_cached_tokens, 1), job.run_s)
+        self._queue.add(handle, job.num_tokens, job.expected_uncached, job.run_s, job.due_s)
         job.run.set_result(message)
         if not had_chain:
-            self._expectations.accepted(job, self._queue.expected_start_s(0))
+            self._expectations.accepted(job, self._queue.expected_start_s([], job.run_s))
         self._parts.poke()
         return Ok()
 
     async def cancel(self, message: Cancel) -> Ok:
         self.attempts.cancel(message.ref.handle)
         return Ok()
+
+    def _reserved(self) -> list[Reserved]:
+        """Promised prompts whose run has not come."""
+        return [
+            Reserved(job.num_tokens, job.expected_uncached)
+            for job in self.attempts.all()
+            if not job.run.done()
+        ]
 
     def _refusal(self, message: Reserve) -> str:
         if self._parts.context.state != "ready" or self._session is None:

@@ -39,7 +39,9 @@ from shared.runtime.tasks import Tasks
 from shared.worker.decode_loop import DecodeLoop
 from shared.worker.instance import WorkerService
 from shared.worker.parts import Load
+from shared.worker.pool_session import Role
 from shared.worker.prefill_loop import PrefillLoop
+from shared.worker.role_unit import RoleUnit
 from shared.worker.settings import WorkerSettings
 
 MODEL = "dummy:tiny"
@@ -85,9 +87,28 @@ class Answer:
 class Worker:
     """One instance in this process."""
 
-    def __init__(self, service: WorkerService, context: Context[WorkerSettings]) -> None:
+    def __init__(
+        self,
+        service: WorkerService,
+        process: Context[WorkerSettings],
+        role: Role | None = None,
+    ) -> None:
         self.service = service
-        self.context = context
+        self.process = process
+        self._role = role
+
+    def as_role(self, role: Role) -> "Worker":
+        """The same process, of which this role is meant."""
+        return Worker(self.service, self.process, role)
+
+    @property
+    def unit(self) -> RoleUnit:
+        units = self.service.units
+        return units[self._role or next(iter(units))]
+
+    @property
+    def context(self) -> Context[WorkerSettings]:
+        return self.unit.context
 
     @property
     def ref(self) -> InstanceRef:
@@ -97,13 +118,12 @@ class Worker:
 
     @property
     def node(self) -> NodeRef:
-        assert self.service._session is not None
-        return self.service._session.node
+        assert self.unit.session is not None
+        return self.unit.session.node
 
     @property
     def loop(self) -> PrefillLoop | DecodeLoop:
-        assert self.service._loop is not None
-        return self.service._loop
+        return self.unit.loop
 
     @property
     def load(self) -> Load:
@@ -156,8 +176,8 @@ class WorkerBench:
         )
         await self.bus.flush()
 
-    async def start_worker(self, role: Any, node: str, **settings: Any) -> Worker:
-        name = f"{role}-{node}-{len(self.workers)}"
+    async def start_worker(self, service_name: Any, node: str, **settings: Any) -> Worker:
+        name = f"{service_name}-{node}-{len(self.workers)}"
         made = WorkerSettings(
             instance_id=name,
             model=MODEL,
@@ -167,9 +187,9 @@ class WorkerBench:
             block_tokens=self.block_tokens,
             **settings,
         )
-        service = WorkerService(made, role)
+        service = WorkerService(made, service_name)
         context: Context[WorkerSettings] = Context(
-            service=role,
+            service=service_name,
             settings=made,
             bus=self.bus,
             tasks=self.tasks,
@@ -310,8 +330,9 @@ class WorkerBench:
 
     async def stop(self) -> None:
         for worker in self.workers:
-            worker.context.stopping.set()
-            await worker.context.stop_serving()
+            worker.process.stopping.set()
+            for unit in worker.service.units.values():
+                await unit.context.stop_serving()
             await worker.service.stop()
         assert await self.tasks.end(5) == []
 

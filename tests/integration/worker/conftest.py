@@ -44,7 +44,7 @@ async def two_nodes(
         )
         return PoolSession(pool, model.layout)
 
-    patch.setattr("shared.worker.instance.open_session", open_fake)
+    patch.setattr("shared.worker.pool_session.open_session", open_fake)
     async with worker_bench(nats_url, folder, folder) as bench:
         bench.block_tokens = block_tokens
         yield TwoNodes(
