@@ -35,6 +35,11 @@ class PrefillJob(Attempt):
         """From then on its prefix cannot be given up."""
         self.sender: TokenSender | None = None
 
+    @property
+    def expected_cached_tokens(self) -> int:
+        """As it was placed: what is at hand, comes by fetch or is computed before it."""
+        return self.num_tokens - self.expected_uncached
+
     def take(self, run: PrefillRun) -> None:
         """What the reservation did not say; a prefix held for nothing is not used."""
         if (not self.chain and run.chain) or run.cache != self.cache:
