@@ -14,10 +14,15 @@ from services.cache_index.pending import PendingChanges
 from services.cache_index.redis_store import RedisStore
 from services.cache_index.segments import SegmentChange
 from shared.messages import subjects
-from shared.messages.common import ErrorCode
+from shared.messages.common import ErrorCode, InstanceRef, RequestRef
 from shared.messages.index import (
     ClaimFormat,
     ClaimReply,
+    Expected,
+    HotReply,
+    HotRequest,
+    MatchReply,
+    MatchRequest,
     ResidencyEvent,
 )
 from shared.runtime.bus import Bus
@@ -339,3 +344,102 @@ async def test_a_starting_index_waits_for_redis_and_says_so(
     hosted = await starting
     assert await index.match(new_chain(2)) == {}
     await hosted.end()
+
+
+def expected(chain: bytes, done_blocks: int = 0, *, is_over: bool = False) -> Expected:
+    return Expected(
+        ref=RequestRef(request_id="r", gateway="g", gateway_incarnation="g"),
+        instance=InstanceRef(id="p1", incarnation="i", node="n1"),
+        root=ROOT, chain=chain, done_blocks=done_blocks, eta_ms=4_000, ttl_ms=6_000,
+        is_over=is_over,
+    )  # fmt: skip
+
+
+async def test_what_is_being_computed_is_told_apart_from_what_is_there(index: Index) -> None:
+    chain = new_chain(20)
+    async with index.host(), index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 4))
+        await index.until_match(chain, {"n1": 4})
+
+        async def tell(message: Expected, depths: set[int]) -> None:
+            await index.bus.publish(subjects.INDEX_EXPECTED, message)
+
+            async def is_so() -> bool:
+                asked = MatchRequest(root=ROOT, chain=chain)
+                replies = [
+                    await index.bus.request(subjects.INDEX_MATCH, asked, MatchReply, timeout_s=2)
+                    for _ in range(6)  # of either cache-index
+                ]
+                assert all([one.num_blocks for one in reply.nodes] == [4] for reply in replies)
+                return all(
+                    {one.num_blocks for one in reply.expected} == depths for reply in replies
+                )
+
+            await until(is_so, what=f"{depths} expected")
+
+        await tell(expected(chain[: 16 * 12], 4), {12})
+        await tell(expected(chain[: 16 * 12], 12), set())
+        await tell(expected(chain[: 16 * 15], 4), {15})
+        await tell(expected(b"", is_over=True), set())
+        await tell(expected(chain[: 16 * 9], 4), {9})
+        node.incarnation, node.seq, node.depths = "anew", 0, {}
+        await node.register()  # with its pool went what was to come
+        await node.send(node.store_event(chain, 0, 4))
+        for _ in range(4):
+            await index.until_match(chain, {"n1": 4})
+        await tell(expected(new_chain(3)), set())
+
+
+async def test_uses_of_all_cache_indexes_add_up(index: Index) -> None:
+    chain = new_chain(8)
+    async with (
+        index.host() as one,
+        index.host() as two,
+        FakeNode(index.bus, "n1", ROOT) as node,
+    ):
+        await node.send(node.store_event(chain, 0, 8))
+        for hosted in (one, two):
+            mirror = hosted.service.mirror
+            await until(lambda mirror=mirror: mirror.match(ROOT, chain, monotonic_s()))
+        for _ in range(40):
+            await index.match(chain)
+
+        def rates() -> list[float]:
+            return [
+                round(hot.uses_per_s * 60, 0)
+                for hosted in (one, two)
+                if hosted.service.handlers is not None
+                for hot in hosted.service.handlers.hot.top(1, monotonic_s())
+            ]
+
+        await until(lambda: len(rates()) == 2 and abs(rates()[0] - rates()[1]) <= 2)
+        reply = await index.bus.request(
+            subjects.INDEX_HOT, HotRequest(limit=5), HotReply, timeout_s=2
+        )
+        (hot,) = reply.prefixes
+        assert (hot.num_blocks, hot.key, hot.nodes) == (8, chain[-16:], ["n1"])
+
+
+async def test_a_mirror_at_its_budget_answers_less_and_asks_nobody_for_what_it_let_go(
+    index: Index,
+) -> None:
+    index.settings = index.settings.model_copy(update={"index_memory_bytes": 1 << 20})
+    async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
+        await until(lambda: hosted.service.resyncer.resyncs_total > 0, what="the writer's own")
+        chains = [new_chain(500) for _ in range(60)]
+        for chain in chains:
+            await node.send(node.store_event(chain, 0, 250))
+        for chain in chains:
+            await node.send(node.store_event(chain, 250, 500))
+        mirror = hosted.service.mirror
+        await until(lambda: mirror.nodes()[0][3] == node.seq, what="all events are applied")
+        stats = await index.stats()
+        assert stats.evicted_total > 0
+        assert stats.horizon is not None
+        assert stats.num_keys < 23_000
+        assert stats.mirror_bytes <= 1 << 20
+        assert hosted.service.resyncer.resyncs_total == 1
+        assert mirror.gaps_total == 0
+        depths = [(await index.match(chain))["n1"] for chain in chains]
+        assert 0 < min(depths) <= max(depths) < 500
+        mirror.check_integrity()
