@@ -29,6 +29,8 @@ class PrefillJob(Attempt):
         """When the run came, on our clock."""
         self.prefix: Prefix | None = None
         """None: not loaded yet, or given up to make room."""
+        self.held_s = 0.0
+        """When it was loaded, on our clock."""
         self.may_look_again = True
         """In its turn; not once blocks of the pool turned out to change while they are read."""
         self.has_slots = False

@@ -14,6 +14,7 @@ from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, KvBlock
 from shared.messages.prefill import Cancel, PrefillRun
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.announcer import KvAnnouncer
 from shared.worker.handover import hand_over
@@ -26,6 +27,8 @@ from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_l
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
+LOOK_AGAIN_S = 0.05
+"""What was held for so long may be longer now."""
 
 
 class PrefillWork:
@@ -93,16 +96,18 @@ class PrefillWork:
             job.prefix = await hold_prefix(
                 job.session.client, job.ref, chain, job.source, job.remaining_s
             )
+            job.held_s = monotonic_s()
         return job.prefix
 
     async def _hold_in_turn(self, job: PrefillJob) -> Prefix:
-        """When more was expected than was there at the reservation, other prompts of this instance
-        may have computed it meanwhile."""
+        """While it waited others may have computed more of it, as it was perhaps placed for."""
         prefix = await self._hold(job)
-        is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
-        if job.cache == "off" or job.has_slots or not is_short or not job.may_look_again:
-            return prefix
         max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
+        is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
+        has_waited = monotonic_s() - job.held_s > LOOK_AGAIN_S
+        may_gain = prefix.num_blocks < max_blocks and (is_short or has_waited)
+        if job.cache == "off" or job.has_slots or not may_gain or not job.may_look_again:
+            return prefix
         chain = block_keys.take(job.chain, max_blocks)
         longer = await hold_prefix(job.session.client, job.ref, chain, None)
         if longer.num_blocks > prefix.num_blocks:
