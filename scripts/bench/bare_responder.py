@@ -5,9 +5,9 @@ import os
 
 import uvloop
 
+from shared.messages import subjects
 from shared.runtime.bus import Bus
 
-SUBJECT = "moonpool.bench.bare"
 ANSWER = bytes(128)
 """About as long as a match of three nodes."""
 
@@ -19,7 +19,7 @@ async def main() -> None:
     async def answer(message: object) -> None:
         await client.publish(message.reply, ANSWER)  # type: ignore[attr-defined]
 
-    await client.subscribe(SUBJECT, queue="q", cb=answer)
+    await client.subscribe(subjects.BENCH_BARE, queue="q", cb=answer)
     await asyncio.Event().wait()
 
 

@@ -19,6 +19,7 @@ from scripts.bench.interleave import (
 )
 from scripts.bench.peer_process import PeerProcess, clean_env
 from scripts.bench.peers import environment
+from shared.messages import subjects
 
 HERE = Path(__file__).parent
 OURS, PEER = "moonpool", "dynamo"
@@ -155,7 +156,7 @@ def bus_bars(bench: IndexBench) -> list[Bar]:
     """A cache-index process through NATS, beside a bare responder."""
     bench.on_run("filling a cache-index")
     with bench.worker("index_bus_worker", num_blocks=bench.options.blocks(1_000_000)) as worker:
-        subject, bare = "moonpool.index.match", "moonpool.bench.bare"
+        subject, bare = subjects.INDEX_MATCH, subjects.BENCH_BARE
         count = 4_000 if bench.options.is_quick else 10_000
         variants: dict[str, Callable[[], float]] = {}
         for name, asked in (("match", subject), ("bare", bare)):

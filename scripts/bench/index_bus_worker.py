@@ -42,7 +42,6 @@ NUM_NODES = 64
 CHAIN_BLOCKS = 500
 LEASE_MS = 3_600_000
 READY_TIMEOUT_S = 30.0
-BARE = "moonpool.bench.bare"
 _libc = ctypes.CDLL(None)
 
 
@@ -107,7 +106,7 @@ class OnBus:
             if number % 100 == 99:
                 await self._until_has(bus, total)  # no faster than it can take them
         await self._until_has(bus, total)
-        await _until(lambda: bus.client.request(BARE, b"", timeout=1))
+        await _until(lambda: bus.client.request(subjects.BENCH_BARE, b"", timeout=1))
         return bus
 
     async def _until_has(self, bus: Bus, num_blocks: int) -> None:

@@ -30,6 +30,9 @@ INDEX_HEAT = f"{PREFIX}.index.heat"
 REPORTS_ALL = f"{PREFIX}.report.>"
 FINISHED_BILLS = f"{PREFIX}.bills"
 
+# --- measuring ---------------------------------------------------------------------------------
+BENCH_BARE = f"{PREFIX}.bench.bare"
+
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
 
