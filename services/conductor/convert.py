@@ -56,6 +56,7 @@ def view_of(report: InstanceReport) -> InstanceView:
         free_tokens=report.free_tokens,
         capacity_tokens=report.capacity_tokens,
         context_in_batch_tokens=report.context_in_batch_tokens,
+        admit_tokens=report.admit_tokens,
         expected_start_s=report.expected_start_s,
         discipline=report.discipline,
         work_by_size_s=tuple(report.work_by_size_s),

@@ -15,6 +15,10 @@ class Times(Part):
     """From token 0 until the request is in the decode batch."""
     ttft_s: float = 0.0
     tbt_s: float = 0.0
+    preempted_s: float = 0.0
+    """Out of the decode batch for want of room; a part of the intervals between tokens."""
+    preemptions: int = 0
+    """How often."""
 
 
 class Reuse(Part):

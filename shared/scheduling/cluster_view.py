@@ -21,6 +21,8 @@ from shared.scheduling.queue_discipline import NUM_SIZES, size_class
 from shared.scheduling.vocabulary import InstanceKey, InstanceView, PlacementRequest, Role
 
 FORGET_AFTER_S = 60.0
+ALL_TOKENS = 1 << 40
+"""No instance has so much room: an answer counts with all it may need."""
 MAX_RETIRED = 16
 
 
@@ -127,6 +129,13 @@ class ClusterView:
     def with_id(self, role: Role, instance_id: str) -> Seen | None:
         return self._seen.get((role, instance_id))
 
+    def room_tokens(self, role: Role, key: InstanceKey, request: PlacementRequest) -> int:
+        """What it counts for a request that it admits."""
+        seen = self.find(role, key)
+        if seen is None or role != "decode":
+            return 0
+        return request.admitted_tokens(seen.view.admit_tokens)
+
     def may_hold(self, node: str, incarnation: str) -> bool:
         """False when instances are attached to that node, all to another incarnation of it."""
         prefill, decode = self.tables["prefill"], self.tables["decode"]
@@ -200,6 +209,7 @@ class ClusterView:
             view.context_in_batch_tokens + sum(promise.tokens for promise in promises),
             view.queued_tokens + sum(promise.compute_tokens for promise in promises),
             view.capacity_tokens,
+            view.admit_tokens or ALL_TOKENS,
             view.context_tokens,
             view.block_tokens,
             view.grid_tokens,
@@ -261,7 +271,8 @@ class ClusterView:
         yield "context", data["context_tokens"] <= request.num_tokens
         if role == "decode":
             yield "too_small", data["capacity_tokens"] < request.room_tokens
-            yield "full", data["free_tokens"] < request.room_tokens
+            answer = np.minimum(data["admit_tokens"], request.max_tokens)
+            yield "full", data["free_tokens"] < request.num_tokens + answer
         if root is not None:
             yield "other_format", data["root"] != table.roots.known(root)
         if refused:

@@ -241,7 +241,7 @@ class ConductorCore:
         promise = Promise(
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
-            room_tokens=request.room_tokens if role == "decode" else 0,
+            room_tokens=self.view.room_tokens(role, key, request),
             compute_tokens=request.num_tokens - winner.cached_tokens if role == "prefill" else 0,
             ends_s=now_s + self.settings.promise_ttl_s,
         )

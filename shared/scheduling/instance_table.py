@@ -31,6 +31,7 @@ COLUMNS = np.dtype(
         ("batch_tokens", "i8"),
         ("queued_tokens", "i8"),
         ("capacity_tokens", "i8"),
+        ("admit_tokens", "i8"),
         ("context_tokens", "i8"),
         ("block_tokens", "i8"),
         ("grid_tokens", "i8"),

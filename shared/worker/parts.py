@@ -57,6 +57,10 @@ class Load:
     capacity_tokens: int = 0
     context_in_batch_tokens: int = 0
     expected_start_s: float = 0.0
+    admit_tokens: int = 0
+    preempted: int = 0
+    saved_tokens: int = 0
+    preemptions_total: int = 0
     discipline: DisciplineName = "fifo"
     work_by_size_s: tuple[float, ...] = ()
     prompts_by_size: tuple[float, ...] = ()

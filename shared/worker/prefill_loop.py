@@ -189,6 +189,9 @@ class PrefillLoop:
         if num_blocks > self._session.client.num_slots:
             total = self._session.client.num_slots
             return f"needs {num_blocks} blocks, the pool has {total}"
+        if num_blocks > self._session.client.max_slots:
+            allowed = self._session.client.max_slots
+            return f"needs {num_blocks} blocks, this instance may hold {allowed}"
         return self._promises.refusal(message.ref.handle, message.num_tokens, num_blocks)
 
     # --- one prompt -------------------------------------------------------------------------

@@ -27,8 +27,11 @@ class WorkerSettings(CommonSettings):
         default=Path("/dev/shm/moonpool"), description="where transfers of this host are found"
     )
     node: str | None = Field(default=None, description="attach to this node only")
-    max_slots: int = Field(
-        default=4096, ge=1, description="most pool blocks this process may hold unsealed"
+    max_slots: int | None = Field(
+        default=None,
+        ge=1,
+        description="most pool blocks this process may hold; half of the pool, but one and a half "
+        "times the longest context at least, when not set",
     )
     max_queue: int = Field(default=256, ge=1, description="prefill: prompts promised at once")
     queue: DisciplineName = Field(
@@ -44,4 +47,15 @@ class WorkerSettings(CommonSettings):
         default=500.0, gt=0, description="prefill: assumed speed until it is learnt"
     )
     decode_tokens: int = Field(default=16_384, ge=1, description="decode: tokens of device cache")
+    admit_tokens: int = Field(
+        default=256,
+        ge=1,
+        description="decode: tokens of an answer that must have room when it is admitted",
+    )
+    saved_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="decode: tokens of KV kept in host memory for requests that were put out of "
+        "the device cache; as many as that has when not set",
+    )
     max_batch: int = Field(default=16, ge=1, description="decode: requests in the batch")
