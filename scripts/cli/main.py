@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import bench, chat, credentials, demo, role, simulate, status, up
+from scripts.cli import bench, chat, credentials, demo, index, role, simulate, status, up
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -33,6 +33,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(index.app, name="index")
 
 
 def _print_version(is_asked: bool) -> None:

@@ -39,3 +39,13 @@ class CacheIndexSettings(CommonSettings):
         if self.redis_ca is not None and not self.redis_url.startswith("rediss://"):
             raise ValueError("MOONPOOL_REDIS_CA needs a MOONPOOL_REDIS_URL of rediss://")
         return self
+
+    redis_cluster: bool = Field(
+        default=False, description="redis_url names one node of a Redis or Valkey Cluster"
+    )
+    index_memory_bytes: int = Field(
+        default=1 << 30, ge=1 << 20, description="budget of the index in memory"
+    )
+    redis_budget_bytes: int | None = Field(
+        default=None, ge=1 << 20, description="budget of Redis, all masters together"
+    )

@@ -46,6 +46,7 @@ def _service(
 # A worker's role may change while it lives, so both roles may do what either does.
 _WORKER_SENDS = (
     subjects.INDEX_CLAIM_FORMAT,
+    subjects.INDEX_EXPECTED,
     subjects.gateway_tokens_all(ANY),
     *_of_instances("kv", "handoff", "cancel", roles=("decode",)),
     *_of_instances("ping"),
@@ -94,9 +95,14 @@ ACCESS: dict[str, Access] = {
     ),
     "cache-index": _service(
         "cache-index",
-        publish=(subjects.INDEX_NODE_SEEN, *_of_nodes("inventory")),
+        publish=(subjects.INDEX_NODE_SEEN, subjects.INDEX_HEAT, *_of_nodes("inventory")),
         subscribe=(
             subjects.INDEX_MATCH,
+            subjects.INDEX_HOT,
+            subjects.INDEX_HOLDERS,
+            subjects.INDEX_EXPECTED,
+            subjects.INDEX_HEAT,
+            subjects.cache_index(ANY, ANY),
             subjects.INDEX_REGISTER_NODE,
             subjects.INDEX_RENEW_NODE,
             subjects.INDEX_CLAIM_FORMAT,

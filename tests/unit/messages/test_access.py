@@ -9,11 +9,23 @@ from shared.messages import subjects
 from shared.messages.access import ACCESS, SERVICES, covers
 
 # Prefixes, protocols of NATS itself, and what only the operator asks for.
-NO_SUBJECTS = {"PREFIX", "QUEUE_GROUP", "MICRO_PING", "MICRO_ALL", "REPORTS_ALL", "inbox"}
+# BENCH_BARE is on a NATS of its own.
+NO_SUBJECTS = {
+    "BENCH_BARE",
+    "MICRO_ALL",
+    "MICRO_PING",
+    "PREFIX",
+    "QUEUE_GROUP",
+    "REPORTS_ALL",
+    "inbox",
+}
 OPERATOR_ASKS = {
     "CONDUCTOR_CHANGE_REPLICA",
     "CONDUCTOR_STATE",
+    "INDEX_HOLDERS",
+    "INDEX_HOT",
     "INDEX_STATS",
+    "cache_index",
     "gateway_bill",
     "role",
     "pin",
