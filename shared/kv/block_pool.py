@@ -253,10 +253,7 @@ class BlockPool:
         return num_removed
 
     def drop_blocks(self, key: BlockKey) -> int:
-        """Take a block and all below it out of the readable set; returns how many.
-
-        Who holds one of them keeps it until it lets go.
-        """
+        """Take a block and all below it out of the readable set; holders keep what they hold."""
         slot = self._tree.slot_of(key)
         removed = [] if slot is None else self._tree.subtree(slot)
         for each in removed:
