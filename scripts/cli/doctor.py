@@ -28,6 +28,7 @@ from shared.transport.opening import (
 )
 from shared.transport.segment import Segment, SegmentError
 from shared.transport.topology import Topology, read_topology
+from shared.transport.ucx_report import ucx_report
 
 PROBE_BYTES = 64 << 10
 GIB = 1 << 30
@@ -65,6 +66,8 @@ def doctor(
         raise CommandError(f"{name}: {first['msg']}", hint="correct or unset it") from None
     checks = [_shared_memory(settings), _huge_pages(), _locked_memory(), _copy(settings)]
     checks += asyncio.run(_transports(settings))
+    if "rdma" in parse_names(settings.transports):
+        checks.append(Check("UCX", ucx_report(settings.rdma_options).line))
     topology = read_topology()
     is_ok = not any(check.problem for check in checks)
     if as_json:
@@ -122,6 +125,7 @@ async def _transports(settings: TransferSettings) -> list[Check]:
         nats_url=settings.nats_url,
         tcp_host=settings.tcp_host,
         tcp_ports=settings.tcp_ports,
+        rdma=settings.rdma_options,
     )
     try:
         segment = await asyncio.to_thread(_probe_segment)

@@ -18,7 +18,7 @@ from shared.transport.rdma_options import RdmaOptions
 from shared.transport.rdma_plan import Scratch, batches, move, probe
 from shared.transport.segment import Segment
 from shared.transport.sieve import Sieve
-from shared.transport.ucx_context import Access, Region, UcxResource
+from shared.transport.ucx_context import Region, UcxResource
 from shared.transport.ucx_endpoint import Job, Step, UcxEndpoint
 from shared.transport.ucx_library import load_ucx
 from shared.transport.ucx_thread import UcxThread
@@ -70,6 +70,7 @@ class RdmaTransport:
         self._loop = asyncio.get_running_loop()
         self._scratch = ScratchMemory(thread)
         self._links: Sieve[tuple[str, str], _Link] = Sieve(options.max_endpoints)
+        self._is_closed = False
         self._data: Region
         self._table: Region
 
@@ -144,6 +145,7 @@ class RdmaTransport:
         await asyncio.wrap_future(self._thread.run(self._thread.replace_target))
 
     async def close(self) -> None:
+        self._is_closed = True
         for link in self._links.clear():
             self._give_up(link, "this node ends")
         await asyncio.to_thread(self._thread.close)
@@ -156,16 +158,12 @@ class RdmaTransport:
 
     async def _register(self) -> None:
         info, thread = self._own.info, self._thread
-        is_read_only = self._options.writes == "never"
-        access = Access.PEERS_READ if is_read_only else Access.PEERS_WRITE
         table, data = address_of(self._own.generations), address_of(self._own.bytes)
         self._table = await asyncio.wrap_future(
-            thread.run(
-                lambda: thread.register(table, self._own.generations.nbytes, Access.PEERS_READ)
-            )
+            thread.run(lambda: thread.register(table, self._own.generations.nbytes))
         )
         self._data = await asyncio.wrap_future(
-            thread.run(lambda: thread.register(data, info.data_bytes, access))
+            thread.run(lambda: thread.register(data, info.data_bytes))
         )
 
     async def _connected(self, peer: Peer) -> _Link:
@@ -185,6 +183,9 @@ class RdmaTransport:
         return link
 
     def _make_link(self, peer: Peer) -> _Link:
+        if self._is_closed:
+            raise PeerLost(f"node {peer.node}: this node ends")
+
         def on_lost(reason: str) -> None:
             self._on_loop(lambda: self._lose(link, reason))
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.transport.rdma_plan import SCRATCH_BYTES, Scratch
-from shared.transport.ucx_context import Access
 from shared.transport.ucx_thread import UcxThread
 
 CHUNKS = 16
@@ -49,10 +48,11 @@ class ScratchMemory:
     async def _grow(self) -> None:
         memory = mmap.mmap(-1, CHUNKS * SCRATCH_BYTES)
         address = address_of(np.frombuffer(memory, dtype=np.uint8))
+        # Kept before it is registered: whoever waits for that may be cancelled.
+        self._maps.append(memory)
         thread = self._thread
         region = await asyncio.wrap_future(
-            thread.run(lambda: thread.register(address, len(memory), Access.OWN))
+            thread.run(lambda: thread.register(address, len(memory)))
         )
-        self._maps.append(memory)
         view = memoryview(memory)
         self._free += [Scratch(region, n * SCRATCH_BYTES, view) for n in range(CHUNKS)]

@@ -6,7 +6,6 @@ Used by one thread at a time. Knows no peers.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntFlag
 from typing import Any, Self
 
 from shared.transport import ucx_abi as abi
@@ -44,14 +43,6 @@ class UcxResource:
     @property
     def is_rdma(self) -> bool:
         return self.transport.startswith(RDMA_TRANSPORTS)
-
-
-class Access(IntFlag):
-    """Who may do what with registered memory; transfers of our own always may."""
-
-    OWN = abi.PROT_LOCAL_READ | abi.PROT_LOCAL_WRITE
-    PEERS_READ = OWN | abi.PROT_REMOTE_READ
-    PEERS_WRITE = PEERS_READ | abi.PROT_REMOTE_WRITE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,14 +89,13 @@ class UcxContext:
             lib.ucp_config_release(config)
         return cls(library, context[0])
 
-    def register(self, address: int, num_bytes: int, access: Access) -> Region:
-        """Once for a whole pool: devices pin it."""
+    def register(self, address: int, num_bytes: int) -> Region:
+        """Once for a whole pool: devices pin it. UCX lets peers with the key read and write it."""
         ffi, lib = self.library.ffi, self.library.lib
         params = ffi.new("ucp_mem_map_params_t *")
-        params.field_mask = abi.MEM_MAP_ADDRESS | abi.MEM_MAP_LENGTH | abi.MEM_MAP_PROT
+        params.field_mask = abi.MEM_MAP_ADDRESS | abi.MEM_MAP_LENGTH
         params.address = ffi.cast("void *", address)
         params.length = num_bytes
-        params.prot = access.value
         handle = ffi.new("ucp_mem_h *")
         status = lib.ucp_mem_map(self.handle, params, handle)
         if status != abi.UCS_OK:

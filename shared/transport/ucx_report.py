@@ -23,11 +23,11 @@ class UcxReport:
 
     @property
     def line(self) -> str:
-        """One line for people."""
-        found = f"UCX {self.version} ({self.source}: {self.path})" if self.version else ""
+        """One line for people: what there is, else why not."""
+        if not self.version:
+            return self.problem
         lanes = ", ".join(f"{each.transport}/{each.device}" for each in self.resources)
-        parts = [found, f"sees {lanes}" if lanes else "", self.problem]
-        return "; ".join(part for part in parts if part)
+        return f"{self.version} of {self.source} ({self.path}) sees {lanes or 'nothing'}"
 
 
 def ucx_report(options: RdmaOptions) -> UcxReport:

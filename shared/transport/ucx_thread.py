@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from shared.transport.base import RdmaAddress
-from shared.transport.ucx_context import Access, Region, UcxContext
+from shared.transport.ucx_context import Region, UcxContext
 from shared.transport.ucx_endpoint import UcxEndpoint
 from shared.transport.ucx_library import UcxLibrary
 from shared.transport.ucx_worker import UcxWorker
@@ -77,6 +77,8 @@ class UcxThread:
         future: Future[T] = Future()
 
         def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(call())
             except Exception as error:  # noqa: BLE001  (raised where the result is awaited)
@@ -96,8 +98,8 @@ class UcxThread:
         """Where peers reach us."""
         return self._target.address
 
-    def register(self, address: int, num_bytes: int, access: Access) -> Region:
-        return self.context.register(address, num_bytes, access)
+    def register(self, address: int, num_bytes: int) -> Region:
+        return self.context.register(address, num_bytes)
 
     def replace_target(self) -> None:
         """Nothing that peers have written by now lands after it; they must ask for the address."""
@@ -120,8 +122,10 @@ class UcxThread:
             return
         self._opened.set_result(None)
         try:
-            while not self._is_closing:
+            while True:
                 self._work()
+                if self._is_closing:  # only now: the work may have taken its wake-up
+                    break
                 self._poll.poll()
                 self.num_wakeups += 1
         finally:

@@ -21,7 +21,7 @@ class RdmaPeers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._peers: dict[tuple[str, Writes], RdmaPeer] = {}
+        self._peers: dict[str, RdmaPeer] = {}
         self._count = 0
 
     def __enter__(self) -> Self:
@@ -31,8 +31,8 @@ class RdmaPeers:
         for peer in self._peers.values():
             peer.end()
 
-    def get(self, options: str, writes: Writes = "always") -> RdmaPeer:
-        peer = self._peers.get((options, writes))
+    def get(self, options: str) -> RdmaPeer:
+        peer = self._peers.get(options)
         if peer is not None and peer.is_living:
             return peer
         if peer is not None:
@@ -44,9 +44,8 @@ class RdmaPeers:
             options,
             block_bytes=BLOCK_BYTES,
             num_slots=NUM_SLOTS,
-            writes=writes,
         )
-        self._peers[options, writes] = peer
+        self._peers[options] = peer
         return peer
 
 
@@ -86,9 +85,9 @@ def rdma_peers() -> Iterator[RdmaPeers]:
 
 @asynccontextmanager
 async def rdma_bench(
-    peers: RdmaPeers, ucx: str, writes: Writes = "never", peer_writes: Writes = "always"
+    peers: RdmaPeers, ucx: str, writes: Writes = "never"
 ) -> AsyncIterator[RdmaBench]:
-    process = peers.get(ucx, peer_writes)
+    process = peers.get(ucx)
     with own_segment(peers.folder, block_bytes=BLOCK_BYTES, num_slots=NUM_SLOTS) as mine:
         mine.generations[:] = 1
         options = RdmaOptions(ucx_options=parse_options(ucx), writes=writes)

@@ -41,5 +41,5 @@ def skip_without(lane: str) -> str:
             raise AssertionError(library_problem())
         pytest.skip(library_problem())
     if lane == "rc" and not rdma_devices():
-        pytest.skip("UCX sees no RDMA device; tests/rdma runs this in a virtual machine")
+        pytest.skip("UCX sees no RDMA device; scripts/test --all rdma starts a machine with one")
     return OPTIONS[lane]
