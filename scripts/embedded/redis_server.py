@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from scripts.credentials.credential_set import CredentialSet
 from scripts.embedded.nats_server import HOST, wait_for_answer
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.ports import HeldPort
@@ -66,11 +67,13 @@ class RedisServer:
 
     name = "redis"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, credentials: CredentialSet | None = None) -> None:
+        """`credentials`: its users only; without them everybody may do all."""
         folder.mkdir(parents=True, exist_ok=True)
         self._binary = find_redis_server()
         self._port = HeldPort(HOST)
         self._folder = folder
+        self._credentials = credentials
 
     @property
     def url(self) -> str:
@@ -86,13 +89,17 @@ class RedisServer:
             "appendonly": "no",
             "daemonize": "no",
         }
+        if self._credentials is not None:
+            options["aclfile"] = str(self._credentials.redis_folder / "users.acl")
         arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
         return ProcessSpec(name=self.name, argv=(str(self._binary), *arguments), is_quiet=True)
 
     async def wait_ready(self, *, timeout_s: float = 10.0) -> None:
         """Until it answers."""
+        # A stranger's question is refused, but answered.
+        answer = b"+PONG" if self._credentials is None else b"-NOAUTH"
         await wait_for_answer(
-            self.name, self._port.number, b"PING\r\n", b"+PONG", timeout_s=timeout_s
+            self.name, self._port.number, b"PING\r\n", answer, timeout_s=timeout_s
         )
 
     def close(self) -> None:

@@ -57,13 +57,16 @@ class NodeRecord:
 
 
 class RedisStore:
-    def __init__(self, url: str, log: logging.Logger) -> None:
+    def __init__(
+        self, url: str, log: logging.Logger, options: Mapping[str, Any] | None = None
+    ) -> None:
         self._client = redis.asyncio.Redis.from_url(
             url,
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
             health_check_interval=0,
+            **(options or {}),
         )
         self._log = log
         self._shas = {

@@ -25,7 +25,7 @@ class CacheIndexService:
     def __init__(self, settings: CacheIndexSettings) -> None:
         self._url = settings.redis_url
         self._log = logging.getLogger("moonpool.cache-index")
-        self.store = RedisStore(settings.redis_url, self._log)
+        self.store = RedisStore(settings.redis_url, self._log, settings.redis_options())
         self._poked = asyncio.Event()
         self.mirror = Mirror()
         self.collector = Collector(self.store, self.mirror, monotonic_s, self._log)

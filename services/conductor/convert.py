@@ -11,9 +11,10 @@ from shared.messages.common import (
     NodeRef,
     Replica,
     RequestRef,
+    Targets,
 )
 from shared.messages.conductor import Candidate as WireCandidate
-from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError, Targets
+from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError
 from shared.messages.index import MatchReply
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport

@@ -29,6 +29,7 @@ FINISHED_BILLS = f"{PREFIX}.bills"
 
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+MICRO_ALL = "$SRV.>"
 
 
 def index_events(node: str) -> str:
@@ -72,3 +73,8 @@ def trace(request: str) -> str:
 def ping(service: str, instance_id: str) -> str:
     """Liveness of one process: no responder means that it is gone."""
     return f"{PREFIX}.{service}.{instance_id}.ping"
+
+
+def inbox(service: str) -> str:
+    """Where answers to a service's questions go; nobody else may listen there."""
+    return f"_INBOX.{service}"
