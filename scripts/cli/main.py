@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import bench, chat, credentials, demo, index, role, simulate, status, up
+from scripts.cli import (
+    bench,
+    chat,
+    credentials,
+    demo,
+    doctor,
+    index,
+    role,
+    simulate,
+    status,
+    up,
+)
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -28,6 +39,7 @@ for command in (
     demo.demo,
     status.status,
     role.role,
+    doctor.doctor,
     simulate.simulate,
     credentials.credentials,
 ):

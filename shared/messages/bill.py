@@ -1,5 +1,7 @@
 """The bill of a request: where its time and bytes went, predicted and real."""
 
+from collections.abc import Iterable
+
 from shared.messages.common import InstanceRef, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
@@ -38,11 +40,22 @@ class Reuse(Part):
     streamed_bytes: int = 0
     """KV moved from the prefill node to the decode node."""
     stream_s: float = 0.0
+    hidden_bytes: int = 0
+    """Of the streamed ones, those that came while prefill was still computing."""
+    tail_s: float = 0.0
+    """From the hand-over until the last of them was there."""
     transport: str = "none"
+    """What moved any of it; several are joined by +."""
 
     @property
     def cached_tokens(self) -> int:
         return self.local_tokens + self.remote_tokens
+
+
+def joined_transports(names: Iterable[str]) -> str:
+    """Of several moves, each named as in `Reuse.transport`."""
+    used = {part for name in names for part in name.split("+")} - {"none"}
+    return "+".join(sorted(used)) or "none"
 
 
 class FinishedBill(Message):

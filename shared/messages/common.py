@@ -115,11 +115,17 @@ class Sampling(Part):
     ignore_eos: bool = False
 
 
-class FetchSource(Part):
-    """Where the leading blocks of a chain can be read: `num_blocks` of them on `node`."""
+class Replica(Part):
+    """One node that holds the leading `num_blocks` of a chain."""
 
     node: NodeRef
     num_blocks: Annotated[int, Field(ge=1)]
+
+
+class FetchSource(Replica):
+    """Where the leading blocks of a chain can be read; `others` hold them, too, or some of them."""
+
+    others: list[Replica] = []
 
 
 class Empty(Message):

@@ -84,3 +84,6 @@ class HandoffReply(Message):
 
     streamed_bytes: int = 0
     stream_s: float = 0.0
+    hidden_bytes: int = 0
+    tail_s: float = 0.0
+    transport: str = "none"

@@ -70,6 +70,10 @@ class NodeReport(Message):
     slots_sealed: int = 0
     slots_leased: int = 0
     bytes_in_flight: Annotated[int, Field(ge=0)] = 0
+    bytes_in_flight_by_peer: dict[str, int] = {}
+    """On the way here, by the node they come from."""
+    transports: list[str] = []
+    """Those that are open, the preferred one first."""
     bytes_fetched_total: int = 0
     bytes_streamed_total: int = 0
     evictions_total: int = 0

@@ -3,7 +3,7 @@
 from services.gateway.job import Job
 from services.gateway.life_events import StageReported
 from services.gateway.request_record import RequestRecord, bill_for_client, cached_from
-from shared.messages.bill import Reuse, Times
+from shared.messages.bill import Reuse, Times, joined_transports
 from shared.messages.common import InstanceRef, Sampling
 from shared.messages.conductor import Placement
 
@@ -61,6 +61,18 @@ def test_stages_of_one_attempt_make_one_bill() -> None:
     shown = bill_for_client(bill)
     assert (shown["bytes_moved"], shown["cached_from"], shown["transfer_s"]) == (12, "mixed", 0.5)
     assert shown["bill"]["predicted"]["ttft_s"] == 0.5
+
+
+def test_the_bill_names_all_that_moved_bytes() -> None:
+    made = record()
+    fetched = Reuse(remote_tokens=16, fetched_bytes=7, transport="local")
+    made.note_stage(StageReported(0, "prefill", None, fetched))
+    streamed = {"streamed_bytes": 10, "hidden_bytes": 9, "tail_s": 0.25, "transport": "local+tcp"}
+    made.note_stage(StageReported(0, "decode", None, fetched.model_copy(update=streamed)))
+    assert made.reuse.transport == "local+tcp"
+    assert (made.reuse.hidden_bytes, made.reuse.tail_s) == (9, 0.25)
+    assert joined_transports([]) == "none"
+    assert joined_transports(["none", "tcp", "local+tcp"]) == "local+tcp"
 
 
 def test_cached_tokens_are_those_of_the_first_prefill_and_never_more_than_the_prompt() -> None:
