@@ -82,7 +82,7 @@ def test_the_report_says_why_there_is_no_rdma(
 ) -> None:
     skip_without("cma")
     monkeypatch.setattr(ucx_library, "DEVICES", tmp_path / "none")
-    monkeypatch.setattr(ucx_report.UcxContext, "resources", lambda _: [])
+    monkeypatch.setattr(UcxContext, "resources", lambda _: [])
     report = ucx_report.ucx_report(RdmaOptions())
     assert "there is no RDMA device" in report.problem
     missing = ucx_report.ucx_report(RdmaOptions(library="/nowhere/libucp.so"))
