@@ -81,6 +81,9 @@ class RequestLife:
         self.phase: Phase = "new"
         self.attempt = -1
         self.num_runs = 0
+        self._num_failed = 0
+        """Runs that count against `max_runs`: not those that were handed back with new tokens."""
+        self._given_before = 0
 
     @property
     def given(self) -> tuple[int, ...]:
@@ -125,7 +128,8 @@ class RequestLife:
         self.attempt += 1
         self._placement = None
         self._wake_s = None
-        return [AskPlacement(self.attempt, self._exclusions.incarnations)]
+        is_resume = bool(self._tokens.given)
+        return [AskPlacement(self.attempt, self._exclusions.incarnations, is_resume)]
 
     def _on_placed(self, event: Placed) -> list[Effect]:
         placement = event.placement
@@ -149,6 +153,8 @@ class RequestLife:
             return self._fail(error)
         if error.code == ErrorCode.NO_INSTANCE:
             self._exclusions.lift_old(now_s)
+        if error.targets is not None and not self._tokens.given:
+            return self._fail(error)  # waiting makes its first token no earlier
         if self._refused_since_s is None:
             self._refused_since_s = now_s
         is_overload = error.code == ErrorCode.OVERLOADED and not self._tokens.given
@@ -270,7 +276,10 @@ class RequestLife:
         reason = self._tokens.natural_end
         if reason is not None:
             return self._finish(reason, needs_cancel=True)
-        if not error.is_retryable or self.num_runs >= self._limits.max_runs:
+        has_new = len(self.given) > self._given_before
+        self._given_before = len(self.given)
+        self._num_failed += not (has_new and error.code in _NO_BLAME)
+        if not error.is_retryable or self._num_failed >= self._limits.max_runs:
             return self._fail(error)
         effects = self._cancel(error.message)
         if needs_delay:

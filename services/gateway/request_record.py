@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.gateway.job import Job
 from services.gateway.life_events import Stage, StageReported
 from shared.messages.bill import FinishedBill, Reuse, Times, joined_transports
 from shared.messages.conductor import Placement
@@ -85,7 +86,7 @@ class RequestRecord:
             }
         )
 
-    def bill(self, *, request_id: str, model: str) -> FinishedBill | None:
+    def bill(self, job: Job) -> FinishedBill | None:
         """None when the request was never placed."""
         placement = self._placement
         if placement is None:
@@ -101,15 +102,18 @@ class RequestRecord:
             }
         )
         return FinishedBill(
-            request_id=request_id,
+            request_id=job.request_id,
             attempts=self.num_attempts,
-            model=model,
+            model=job.model,
             prefill=placement.prefill,
             decode=placement.decode,
             predicted=placement.predicted,
             real=real,
             reuse=self.reuse,
             output_tokens=len(self._given_s),
+            traceparent=job.traceparent,
+            tenant=job.tenant,
+            user=job.user,
         )
 
 

@@ -5,6 +5,7 @@ Owns the only BlockPool, used on the loop alone; bytes are looked at in threads.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,6 +49,7 @@ class NodePool:
         )
         self.line = SlotLine(self.blocks)
         self.checksum_failures_total = 0
+        self._is_closed = threading.Event()
         self._threads = threads
         self.on_change = on_change
         """Called after the readable set may have changed."""
@@ -102,7 +104,7 @@ class NodePool:
 
     def _touch(self) -> bool:
         with ThreadPoolExecutor(NUM_TOUCH_THREADS, thread_name_prefix="touch") as threads:
-            return segment_memory.touch(self.segment.bytes, threads)
+            return segment_memory.touch(self.segment.bytes, threads, self._is_closed)
 
     @property
     def descriptor(self) -> LocalDescriptor:
@@ -239,6 +241,7 @@ class NodePool:
         self.on_change()
 
     def close(self) -> None:
+        self._is_closed.set()
         self.segment.close()
 
 

@@ -126,6 +126,8 @@ class SsdTier:
             log.warning("no SSD tier: %s", error)
             self.state = "off"
             return
+        if self.state != "loading":
+            return  # closed meanwhile
         self.blocks = BlockPool(self._store.num_slots, LruEviction())
         kept = [(Slot(block.slot), block.checksum, block.place) for block in found]
         num_restored = self.blocks.restore(kept)
@@ -376,6 +378,7 @@ class SsdTier:
 
     async def close(self) -> None:
         """After the last call has ended."""
+        self.state = "off"  # what waits to be written is not begun any more
         await settled(list(self._running))
         for threads in (self._readers, self._writers):
             await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)

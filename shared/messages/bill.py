@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shared.messages.common import InstanceRef, Token
+from shared.messages.common import InstanceRef, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
 
@@ -70,6 +70,10 @@ class FinishedBill(Message):
     real: Times
     reuse: Reuse
     output_tokens: int = 0
+    traceparent: Traceparent = ""
+    tenant: str = ""
+    user: str | None = None
+    """As the client's `user` field named its own user."""
 
 
 class BillRequest(Message):

@@ -111,3 +111,5 @@ class PingReply(Message):
     id: str
     incarnation: str
     state: State
+    bad_messages_total: int = 0
+    """Messages on plain subscriptions that were none; bad questions are in `nats micro stats`."""

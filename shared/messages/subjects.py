@@ -22,13 +22,26 @@ INDEX_CLAIM_FORMAT = f"{PREFIX}.index.claim_format"
 INDEX_STATS = f"{PREFIX}.index.stats"
 INDEX_EVENTS_ALL = f"{PREFIX}.index.events.*"
 INDEX_NODE_SEEN = f"{PREFIX}.index.node_seen"
+INDEX_HOT = f"{PREFIX}.index.hot"
+INDEX_HOLDERS = f"{PREFIX}.index.holders"
+INDEX_EXPECTED = f"{PREFIX}.index.expected"
+INDEX_HEAT = f"{PREFIX}.index.heat"
 
 # --- plain subscriptions -----------------------------------------------------------------------
 REPORTS_ALL = f"{PREFIX}.report.>"
 FINISHED_BILLS = f"{PREFIX}.bills"
 
+# --- measuring ---------------------------------------------------------------------------------
+BENCH_BARE = f"{PREFIX}.bench.bare"
+
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+MICRO_ALL = "$SRV.>"
+
+
+def cache_index(index: str, operation: str) -> str:
+    """stats, contents, prints: asked of one cache-index."""
+    return f"{PREFIX}.cache-index.{index}.{operation}"
 
 
 def index_events(node: str) -> str:
@@ -72,3 +85,8 @@ def trace(request: str) -> str:
 def ping(service: str, instance_id: str) -> str:
     """Liveness of one process: no responder means that it is gone."""
     return f"{PREFIX}.{service}.{instance_id}.ping"
+
+
+def inbox(service: str) -> str:
+    """Where answers to a service's questions go; nobody else may listen there."""
+    return f"_INBOX.{service}"

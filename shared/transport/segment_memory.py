@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,20 +94,20 @@ def _set_policy(mode: int, node: int | None) -> None:
         )
 
 
-def touch(data: npt.NDArray[np.uint8], threads: ThreadPoolExecutor) -> bool:
+def touch(data: npt.NDArray[np.uint8], threads: ThreadPoolExecutor, stop: threading.Event) -> bool:
     """Have every page there before somebody needs it; content stays. False: the kernel cannot."""
     address = data.ctypes.data
     parts = [
-        threads.submit(_populate, address + at, min(TOUCH_BYTES, data.nbytes - at))
+        threads.submit(_populate, address + at, min(TOUCH_BYTES, data.nbytes - at), stop)
         for at in range(0, data.nbytes, TOUCH_BYTES)
     ]
     results = [part.result() for part in parts]
     return all(results)
 
 
-def _populate(address: int, num_bytes: int) -> bool:
+def _populate(address: int, num_bytes: int, stop: threading.Event) -> bool:
     """ctypes gives up the GIL for this call."""
-    while _libc.madvise(address, num_bytes, MADV_POPULATE_WRITE) != 0:
+    while not stop.is_set() and _libc.madvise(address, num_bytes, MADV_POPULATE_WRITE) != 0:
         if ctypes.get_errno() not in (errno.EINTR, errno.EAGAIN):
             return False
     return True

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, KvBlock
 from shared.messages.prefill import Cancel, PrefillRun
+from shared.messages.tokens import FinishReason
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.announcer import KvAnnouncer
 from shared.worker.handover import hand_over
@@ -25,18 +28,25 @@ from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_l
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
+LOOK_AGAIN_S = 0.05
+"""What was held for so long may be longer now."""
 
 
 class PrefillWork:
     """Owns the engine on the pool of now; each call serves one job."""
 
     def __init__(
-        self, parts: WorkerParts, tools: PassTools, leave_queue: Callable[[PrefillJob], None]
+        self,
+        parts: WorkerParts,
+        tools: PassTools,
+        leave_queue: Callable[[PrefillJob], None],
+        on_computed: Callable[[PrefillJob, int], None],
     ) -> None:
         self._parts = parts
         self._tools = tools
         self._bus = parts.context.bus
         self._leave_queue = leave_queue
+        self._on_computed = on_computed
         self._announcer = KvAnnouncer(self._bus)
         self._engine: PrefillEngine | None = None
 
@@ -45,7 +55,13 @@ class PrefillWork:
 
     def open(self, session: PoolSession) -> None:
         loaded = self._parts.loaded
-        self._engine = PrefillEngine(loaded.model, session.slots, loaded.layout, loaded.grid_tokens)
+        self._engine = PrefillEngine(
+            loaded.model,
+            session.slots,
+            loaded.layout,
+            loaded.grid_tokens,
+            device_tokens=self._parts.context.settings.device_tokens,
+        )
 
     def close(self) -> None:
         """Let go of the pool's memory; no job may be left."""
@@ -60,20 +76,17 @@ class PrefillWork:
         self._tools.turns.changed()
         computed = await self._compute(job, run)
         self._leave_queue(job)
-        times = Times(
-            queue_s=computed.queue_s, load_s=computed.prefix.load_s, compute_s=computed.compute_s
-        )
-        reuse = self._reuse(job, computed)
-        if not run.is_resume and await self._send_first(job, run, computed, times, reuse):
+        if not run.is_resume and self._finish(job, run, computed) is not None:
+            await self._send_only(job, run, computed)
             return
         handoff = Handoff(
             ref=job.ref,
             node=job.session.node,
             blocks=computed.blocks,
-            first_token=computed.first.token,
+            first_token=computed.first.token if job.first_token is None else job.first_token,
             seen_tokens=seen_tokens(run.sampling, tokens_of(run)),
-            times=times,
-            reuse=reuse,
+            times=_times(computed),
+            reuse=self._reuse(job, computed),
         )
         pool = job.session.client
         await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
@@ -88,18 +101,44 @@ class PrefillWork:
             job.prefix = await hold_prefix(
                 job.session.client, job.ref, chain, job.source, job.remaining_s
             )
+            job.held_s = monotonic_s()
         return job.prefix
+
+    async def _hold_in_turn(self, job: PrefillJob) -> Prefix:
+        """While it waited others may have computed more of it, as it was perhaps placed for."""
+        prefix = await self._hold(job)
+        max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
+        is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
+        has_waited = monotonic_s() - job.held_s > LOOK_AGAIN_S
+        may_gain = prefix.num_blocks < max_blocks and (is_short or has_waited)
+        if job.cache == "off" or job.has_slots or not may_gain or not job.may_look_again:
+            return prefix
+        chain = block_keys.take(job.chain, max_blocks)
+        longer = await hold_prefix(job.session.client, job.ref, chain, None)
+        if longer.num_blocks > prefix.num_blocks:
+            num_more = longer.num_blocks - prefix.num_blocks
+            job.prefix = replace(
+                prefix, blocks=longer.blocks, num_local=prefix.num_local + num_more
+            )
+        return job.prefix or prefix
 
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
         tokens = tokens_of(run)
+
+        async def on_first(computed: Computed) -> None:
+            # After a pass that was thrown away later the gateway has it.
+            if not run.is_resume and job.first_token is None:
+                await self._send_first(job, run, computed)
+
         for _ in range(2):
             try:
-                return await self._new_pass(job, run, tokens).compute(lambda: self._hold(job))
+                one = self._new_pass(job, run, tokens)
+                return await one.compute(lambda: self._hold_in_turn(job), on_first)
             except StaleBlocksError:
                 log.warning("%s: blocks changed while they were read, computing anew", job.handle)
                 await job.session.client.release(job.handle)
-                job.prefix = Prefix()
+                job.prefix, job.may_look_again = Prefix(), False
         raise ServiceError(
             ErrorCode.KV_LOST, "the prompt's blocks changed while it ran", is_retryable=True
         )
@@ -112,18 +151,47 @@ class PrefillWork:
         node = job.session.node
 
         def on_layers(blocks: list[KvBlock], layers: tuple[int, int]) -> None:
-            if run.decode.node != node.id:
-                self._announcer.announce(run.decode, job.ref, node, blocks, layers)
+            self._announcer.announce(run.decode, job.ref, node, blocks, layers)
 
         return PrefillPass(
-            self._tools, self._engine, job, tokens, params_of(run.sampling), on_layers
+            self._tools,
+            self._engine,
+            job,
+            tokens,
+            params_of(run.sampling),
+            # A decode of this node reads the blocks where they are.
+            on_layers if run.decode.node != node.id else None,
+            lambda num_blocks: self._on_computed(job, num_blocks),
         )
 
-    async def _send_first(
-        self, job: PrefillJob, run: PrefillRun, computed: Computed, times: Times, reuse: Reuse
-    ) -> bool:
-        """Token 0 to the gateway. True when the answer ends with it: decode is let go."""
-        finish = finish_reason(
+    async def _send_first(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
+        """Token 0 to the gateway, when the answer goes on after it."""
+        if self._finish(job, run, computed) is not None:
+            return
+        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+        await job.sender.send(
+            [computed.first.token],
+            logprobs=wire_logprobs([computed.first]),
+            times=_times(computed),
+            reuse=self._reuse(job, computed),
+        )
+        job.first_token = computed.first.token
+
+    async def _send_only(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
+        """Token 0 with which the answer ends: decode is let go."""
+        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+        await job.sender.send_last(
+            [computed.first.token],
+            logprobs=wire_logprobs([computed.first]),
+            finish_reason=self._finish(job, run, computed),
+            times=_times(computed),
+            reuse=self._reuse(job, computed),
+        )
+        subject = subjects.instance("decode", run.decode.id, "cancel")
+        await self._bus.publish(subject, Cancel(ref=job.ref))
+
+    def _finish(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> FinishReason | None:
+        return finish_reason(
             run.sampling,
             self._parts.loaded.config.eos_token_ids,
             token=computed.first.token,
@@ -131,17 +199,6 @@ class PrefillWork:
             num_tokens=job.num_tokens,
             context_tokens=self._parts.context_tokens,
         )
-        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-        first, logprobs = [computed.first.token], wire_logprobs([computed.first])
-        if finish is None:
-            await job.sender.send(first, logprobs=logprobs, times=times, reuse=reuse)
-        else:
-            await job.sender.send_last(
-                first, logprobs=logprobs, finish_reason=finish, times=times, reuse=reuse
-            )
-            subject = subjects.instance("decode", run.decode.id, "cancel")
-            await self._bus.publish(subject, Cancel(ref=job.ref))
-        return finish is not None
 
     def _hit_tokens(self, job: PrefillJob, prefix: Prefix) -> int:
         grid = self._parts.grid
@@ -173,3 +230,9 @@ class PrefillWork:
 
 def tokens_of(run: PrefillRun) -> npt.NDArray[np.int32]:
     return np.frombuffer(run.tokens, dtype="<i4").astype(np.int32, copy=False)
+
+
+def _times(computed: Computed) -> Times:
+    return Times(
+        queue_s=computed.queue_s, load_s=computed.prefix.load_s, compute_s=computed.compute_s
+    )
