@@ -29,8 +29,8 @@ def run_in_vm(tests: str, seconds: int) -> str:
     if check.returncode == UNABLE:
         pytest.skip(check.stderr.strip())
     command = (
-        f"cd {ROOT} && PYTHONPATH={ROOT} OMP_NUM_THREADS=1 {sys.executable} -P -m pytest -q -rA --color=no "
-        f"-p no:cacheprovider -m rdma --timeout {seconds} --tb=short {tests}"
+        f"cd {ROOT} && PYTHONPATH={ROOT} OMP_NUM_THREADS=1 {sys.executable} -P -m pytest -q -rA "
+        f"--color=no -p no:cacheprovider -m rdma --timeout {seconds} --tb=short {tests}"
     )
     done = subprocess.run(
         [tool, command],
