@@ -120,6 +120,7 @@ def _predicted(times: Times) -> PredictedTimes:
         compute_s=times.compute_s,
         handoff_s=times.handoff_s,
         tbt_s=times.tbt_s,
+        tbt_scale=times.tbt_scale,
     )
 
 
@@ -242,4 +243,5 @@ def _times(times: PredictedTimes) -> Times:
         handoff_s=times.handoff_s,
         ttft_s=times.ttft_s,
         tbt_s=times.tbt_s,
+        tbt_scale=times.tbt_scale,
     )

@@ -1,5 +1,7 @@
 """The bill of a request: where its time and bytes went, predicted and real."""
 
+from pydantic import Field
+
 from shared.messages.common import InstanceRef, Token
 from shared.messages.envelope import Message, Part
 
@@ -15,6 +17,8 @@ class Times(Part):
     """From token 0 until the request is in the decode batch."""
     ttft_s: float = 0.0
     tbt_s: float = 0.0
+    tbt_scale: float = Field(default=1.0, gt=0)
+    """Predicted: what learning had made of the prior's `tbt_s` by then."""
 
 
 class Reuse(Part):

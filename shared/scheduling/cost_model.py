@@ -88,6 +88,11 @@ class CostModel:
         """Of one node's link."""
         return self._bytes_per_s
 
+    @property
+    def decode_scale(self) -> float:
+        """What learning makes of the prior's decode steps."""
+        return self._decode_scale
+
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         return self._coefficients.seconds(num_tokens, prefix_tokens)
 
@@ -137,12 +142,16 @@ class CostModel:
 
     def learn_decode(self, tbt_s: float, context_tokens: int) -> None:
         """When the batch is not known: as if it had been alone."""
-        self.learn_step(tbt_s, self.decode_step_s(1, context_tokens))
+        self.learn_step(tbt_s, self.decode_step_s(1, context_tokens) / self._decode_scale)
 
-    def learn_step(self, tbt_s: float, predicted_s: float) -> None:
-        """The prediction was made with the batch that it joined; TBT is of its longest steps."""
-        if tbt_s > 0 and predicted_s > 0:
-            ratio = _within_times(tbt_s / predicted_s, 1.0, 4)
+    def learn_step(self, tbt_s: float, prior_s: float) -> None:
+        """`prior_s` is what the prior says of the batch that it joined; TBT is of its longest steps.
+
+        Never what was predicted: answers last long, so that a prediction carries the scale of its
+        time, and many of one scale would be corrected by each of them.
+        """
+        if tbt_s > 0 and prior_s > 0:
+            ratio = _within_times(tbt_s / prior_s / self._decode_scale, 1.0, 4)
             self._decode_scale *= ratio**0.2
             self._decode_scale = _within_times(self._decode_scale, 1.0, MAX_DECODE_SCALE)
 

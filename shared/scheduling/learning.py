@@ -19,7 +19,7 @@ class Learnt:
         cost.learn_prefill(PrefillSample(bill.num_tokens, bill.cached_tokens, bill.compute_s))
         cost.learn_transfer(bill.fetched_bytes, bill.fetch_s)
         if bill.predicted is not None and bill.predicted.tbt_s > 0:
-            cost.learn_step(bill.tbt_s, bill.predicted.tbt_s)
+            cost.learn_step(bill.tbt_s, bill.predicted.tbt_s / bill.predicted.tbt_scale)
         else:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
         self.forecast.ended()

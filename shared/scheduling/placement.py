@@ -187,7 +187,9 @@ def predict(
         tail_s = cost.transfer_s(winner.prefill.block_bytes)
         handoff_s = max(cost.transfer_s(num_bytes) - winner.predicted.compute_s, 0.0) + tail_s
     tbt_s = step_s(around.view, decode, request, cost)
-    return replace(winner.predicted, handoff_s=handoff_s, tbt_s=tbt_s)
+    return replace(
+        winner.predicted, handoff_s=handoff_s, tbt_s=tbt_s, tbt_scale=cost.decode_scale
+    )
 
 
 def kv_bytes(instance: InstanceView, num_tokens: int) -> int:

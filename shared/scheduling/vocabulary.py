@@ -110,6 +110,8 @@ class PredictedTimes:
     compute_s: float = 0.0
     handoff_s: float = 0.0
     tbt_s: float = 0.0
+    tbt_scale: float = 1.0
+    """By how much learning had changed the prior's `tbt_s` when this was predicted."""
 
     @property
     def ttft_s(self) -> float:
