@@ -22,6 +22,6 @@ class Learnt:
             cost.learn_step(bill.tbt_s, bill.predicted.tbt_s / bill.predicted.tbt_scale)
         else:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
-        self.forecast.ended()
+        self.forecast.ended(bill.decode_s)
         if bill.predicted is not None and bill.real is not None:
             self.errors.add(bill.predicted, bill.real, bill.ttft_s)

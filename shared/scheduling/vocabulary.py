@@ -78,6 +78,7 @@ class InstanceView:
     context_tokens: int
     queued_requests: int = 0
     queued_tokens: int = 0
+    """Of prompts: prefill has still to compute them; decode was promised them."""
     running: int = 0
     free_tokens: int = 0
     capacity_tokens: int = 0
