@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from scripts.simulate.experiments import Row
+from scripts.simulate.lab import Row
 
 
 def experiment_table(title: str, rows: Sequence[Row]) -> Table:
