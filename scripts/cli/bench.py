@@ -8,7 +8,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scripts.bench.peers import PEERS, PeerSetupError, environment
-from scripts.cli import bench_engine, bench_overhead
+from scripts.cli import bench_calibrate, bench_conductor, bench_engine, bench_overhead
 from scripts.cli.output import CommandError, console, print_json
 from shared.runtime.settings import CommonSettings
 
@@ -28,6 +28,8 @@ class BenchGroup(TyperGroup):
 app = typer.Typer(cls=BenchGroup, no_args_is_help=True, rich_markup_mode="rich")
 app.command("engine")(bench_engine.engine)
 app.command("overhead")(bench_overhead.overhead)
+app.command("conductor")(bench_conductor.conductor)
+app.command("calibrate")(bench_calibrate.calibrate_command)
 
 
 @app.callback()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import bench, chat, demo, simulate, status, up
+from scripts.cli import assess, bench, chat, demo, replay, simulate, status, up
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -22,7 +22,15 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up.up, chat.chat, demo.demo, status.status, simulate.simulate):
+for command in (
+    up.up,
+    chat.chat,
+    demo.demo,
+    status.status,
+    simulate.simulate,
+    replay.replay,
+    assess.assess,
+):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 

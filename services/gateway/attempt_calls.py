@@ -50,6 +50,7 @@ class AttemptCalls:
             exclude=list(ask.exclude),
             prefill=job.prefill,
             decode=job.decode,
+            policy=job.policy,
             remaining_ms=job.remaining_ms(monotonic_s()),
         )
         reply = await self._bus.request(

@@ -39,6 +39,7 @@ _TYPE: dict[int, str] = {
 _PARAM: dict[str, str] = {
     "prefill": "placement.prefill",
     "decode": "placement.decode",
+    "policy": "placement.policy",
     "num_tokens": "max_tokens",
 }
 DEFAULT_RETRY_AFTER_S = 1.0

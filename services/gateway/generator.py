@@ -181,6 +181,7 @@ class Generator:
             cache=options.cache or body.cache,
             prefill=placement.prefill if placement else None,
             decode=placement.decode if placement else None,
+            policy=placement.policy if placement else None,
             received_s=received_s,
             deadline_s=received_s + self._request_timeout_s,
         )

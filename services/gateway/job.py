@@ -17,6 +17,7 @@ class Job:
     cache: CacheMode
     prefill: str | None  # instances the client insists on
     decode: str | None
+    policy: str | None
     received_s: float
     deadline_s: float
 

@@ -32,10 +32,11 @@ class StreamOptions(_Strict):
 
 
 class PlacementBody(_Strict):
-    """Insists on instances by id; needs the admin key."""
+    """Insists on instances by id, or on a policy by name; needs the admin key."""
 
     prefill: str | None = None
     decode: str | None = None
+    policy: str | None = None
 
 
 class GenerationBody(_Strict):
