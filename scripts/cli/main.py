@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import assess, bench, chat, demo, replay, simulate, status, up
+from scripts.cli import assess, bench, chat, demo, replay, role, simulate, status, up
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -27,6 +27,7 @@ for command in (
     chat.chat,
     demo.demo,
     status.status,
+    role.role,
     simulate.simulate,
     replay.replay,
     assess.assess,

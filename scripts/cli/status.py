@@ -1,6 +1,7 @@
 """`moonpool status`: who is there, who is ready; the exit code tells health."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -100,9 +101,9 @@ def _print_tables(
     out = Console(highlight=False)
     services = Table("service", "id", "state", title="processes", title_justify="left")
     reports = () if state is None else readiness.reports_of(state)
-    states: dict[str, str] = {report.id: report.state for report in reports}
+    states = {(report.service, report.id): report.state for report in reports}
     for process in processes:
-        services.add_row(process.role, process.name_of, states.get(process.name_of, "answers"))
+        services.add_row(process.role, process.name_of, _state_of(process, states))
     out.print(services)
     if state is not None:
         out.print(_nodes_table(state))
@@ -111,6 +112,10 @@ def _print_tables(
         out.print(f"[bold red]problem:[/] {problem}")
     if not problems:
         out.print("[bold green]healthy[/]")
+
+
+def _state_of(process: MicroPing, states: Mapping[Any, str]) -> str:
+    return states.get((process.role, process.name_of), "answers")
 
 
 def _nodes_table(state: StateReply) -> Table:
@@ -132,10 +137,11 @@ def _nodes_table(state: StateReply) -> Table:
 
 
 def _instances_table(state: StateReply) -> Table:
-    table = Table("instance", "node", "model", "queued", "running", "free tokens")
+    table = Table("instance", "role", "node", "model", "queued", "running", "free tokens")
     for instance in sorted(state.instances, key=lambda report: (report.service, report.id)):
         table.add_row(
             instance.id,
+            instance.service,
             instance.node,
             instance.model,
             str(instance.queued_requests),

@@ -34,8 +34,9 @@ def up(
         ),
     ] = DEFAULT_MODEL,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes (pools with their workers).")] = 2,
-    prefill_per_node: Annotated[int, typer.Option(min=1, help="Prefill workers a node.")] = 1,
-    decode_per_node: Annotated[int, typer.Option(min=1, help="Decode workers a node.")] = 1,
+    prefill_per_node: Annotated[int, typer.Option(min=0, help="Prefill workers a node.")] = 1,
+    decode_per_node: Annotated[int, typer.Option(min=0, help="Decode workers a node.")] = 1,
+    both_per_node: Annotated[int, typer.Option(min=0, help="Workers a node that do both.")] = 0,
     port: Annotated[
         int,
         typer.Option(
@@ -107,6 +108,8 @@ def up(
 
       moonpool up --nodes 3 --port 8080 --pool-size 2G
 
+      moonpool up --prefill-per-node 0 --decode-per-node 0 --both-per-node 1
+
       moonpool up --model dummy:tiny --log-level DEBUG --keep-logs
 
       moonpool up --nats nats://my-nats:4222 --redis redis://my-redis:6379
@@ -119,11 +122,17 @@ def up(
     ):
         if value is not None and value not in allowed:
             raise CommandError(f"{option} {value} is none of {', '.join(allowed)}")
+    if both_per_node + min(prefill_per_node, decode_per_node) < 1:
+        raise CommandError(
+            "a cluster needs prefill and decode workers",
+            hint="give --prefill-per-node and --decode-per-node, or --both-per-node",
+        )
     options = ClusterOptions(
         model=model,
         nodes=nodes,
         prefill_per_node=prefill_per_node,
         decode_per_node=decode_per_node,
+        both_per_node=both_per_node,
         host=host,
         port=port,
         nats_url=nats,

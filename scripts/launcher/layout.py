@@ -11,7 +11,12 @@ from scripts.launcher.processes import ProcessSpec
 from scripts.launcher.readiness import Member
 
 # Given to one process by the launcher; the user's own shell must not leak into all of them.
-PER_PROCESS = ("MOONPOOL_INSTANCE_ID", "MOONPOOL_NODE", "MOONPOOL_HEALTH_FILE")
+PER_PROCESS = (
+    "MOONPOOL_INSTANCE_ID",
+    "MOONPOOL_NODE",
+    "MOONPOOL_HEALTH_FILE",
+    "MOONPOOL_ROLE",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class Names:
     nodes: tuple[str, ...]
     prefills: tuple[str, ...]
     decodes: tuple[str, ...]
+    boths: tuple[str, ...]
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -46,6 +52,7 @@ class Names:
             ("cache-index", self.cache_indexes),
             ("prefill", self.prefills),
             ("decode", self.decodes),
+            ("prefill", self.boths),
         )
         return tuple(Member(service, name) for service, names in groups for name in names)
 
@@ -65,6 +72,7 @@ def names_of(options: ClusterOptions) -> Names:
         nodes=numbered("node", options.nodes),
         prefills=numbered("prefill", options.nodes * options.prefill_per_node),
         decodes=numbered("decode", options.nodes * options.decode_per_node),
+        boths=numbered("both", options.nodes * options.both_per_node),
     )
 
 
@@ -95,15 +103,19 @@ def specs_of(options: ClusterOptions, around: Surroundings) -> Iterator[ProcessS
     for name in names.cache_indexes:
         yield spec.make("cache_index", name, {"MOONPOOL_REDIS_URL": around.redis_url})
     prefill_threads, decode_threads = worker_threads(
-        len(os.sched_getaffinity(0)), len(names.prefills), len(names.decodes)
+        len(os.sched_getaffinity(0)), len(names.prefills) + len(names.boths), len(names.decodes)
     )
+    tokens = {"MOONPOOL_DECODE_TOKENS": str(options.decode_tokens)}
     for index, name in enumerate(names.prefills):
         node = node_of(index, options.prefill_per_node)
         yield spec.make("prefill", name, spec.worker(node, prefill_threads))
     for index, name in enumerate(names.decodes):
         node = node_of(index, options.decode_per_node)
-        tokens = {"MOONPOOL_DECODE_TOKENS": str(options.decode_tokens)}
         yield spec.make("decode", name, spec.worker(node, decode_threads) | tokens)
+    for index, name in enumerate(names.boths):
+        node = node_of(index, options.both_per_node)
+        own = spec.worker(node, prefill_threads) | tokens | {"MOONPOOL_ROLE": "both"}
+        yield spec.make("prefill", name, own)
 
 
 class _SpecMaker:

@@ -17,6 +17,8 @@ class ClusterOptions:
     nodes: int = 2
     prefill_per_node: int = 1
     decode_per_node: int = 1
+    both_per_node: int = 0
+    """Workers that do both; with some of them the other two may be 0."""
     gateways: int = 1
     conductors: int = 1
     cache_indexes: int = 1

@@ -48,9 +48,10 @@ def reports_of(state: StateReply) -> tuple[InstanceReport | NodeReport | Gateway
     return (*state.instances, *state.nodes, *state.gateways)
 
 
-def heard(state: StateReply) -> dict[str, str]:
-    """Incarnation by id of what the conductor hears and takes for ready."""
-    return {one.id: one.incarnation for one in reports_of(state) if one.state == "ready"}
+def heard(state: StateReply) -> dict[tuple[str, str], str]:
+    """Incarnation by (service, id) of what the conductor hears and takes for ready."""
+    ready = (one for one in reports_of(state) if one.state == "ready")
+    return {(one.service, one.id): one.incarnation for one in ready}
 
 
 async def ping(bus: Bus, member: Member) -> PingReply | None:
@@ -99,7 +100,9 @@ async def ask(
     for member, answer in zip(members, answers, strict=True):
         is_ready = answer is not None and answer.state == "ready"
         if answer is not None and member.is_announced:
-            is_ready = is_ready and incarnations.get(member.id) == answer.incarnation
+            is_ready = is_ready and incarnations.get((member.service, member.id)) == (
+                answer.incarnation
+            )
         (ready if is_ready else waiting).append(member.id)
     if not waiting:
         waiting = [url for url in base_urls if not await is_serving(http, url)]

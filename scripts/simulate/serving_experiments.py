@@ -115,7 +115,7 @@ def rejection(lab: Lab) -> Report:
     """
     report = Report()
     why = "another workload: the paper's is 23,000 requests on 8P8D"
-    refused_by_rule = {}
+    refused_by_rule: dict[str, float] = {}
     for rule in ADMISSION_RULES:
         outcomes = []
         for seed in range(REJECTION_SEEDS):

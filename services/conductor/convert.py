@@ -55,6 +55,7 @@ def view_of(report: InstanceReport) -> InstanceView:
         free_tokens=report.free_tokens,
         capacity_tokens=report.capacity_tokens,
         context_in_batch_tokens=report.context_in_batch_tokens,
+        admit_tokens=report.admit_tokens,
         expected_start_s=report.expected_start_s,
         discipline=report.discipline,
         work_by_size_s=tuple(report.work_by_size_s),
@@ -110,6 +111,7 @@ def bill_of(message: FinishedBill) -> BillFinished:
         predicted=_predicted(message.predicted),
         real=_predicted(real),
         ttft_s=real.ttft_s,
+        output_tokens=message.output_tokens,
     )
 
 

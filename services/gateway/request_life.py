@@ -81,6 +81,9 @@ class RequestLife:
         self.phase: Phase = "new"
         self.attempt = -1
         self.num_runs = 0
+        self._num_failed = 0
+        """Runs that count against `max_runs`: not those that were handed back with new tokens."""
+        self._given_before = 0
 
     @property
     def given(self) -> tuple[int, ...]:
@@ -270,7 +273,10 @@ class RequestLife:
         reason = self._tokens.natural_end
         if reason is not None:
             return self._finish(reason, needs_cancel=True)
-        if not error.is_retryable or self.num_runs >= self._limits.max_runs:
+        has_new = len(self.given) > self._given_before
+        self._given_before = len(self.given)
+        self._num_failed += not (has_new and error.code in _NO_BLAME)
+        if not error.is_retryable or self._num_failed >= self._limits.max_runs:
             return self._fail(error)
         effects = self._cancel(error.message)
         if needs_delay:

@@ -91,6 +91,8 @@ class RequestRecord:
                 "handoff_s": decode.handoff_s if decode is not None else 0.0,
                 "ttft_s": self.ttft_s,
                 "tbt_s": slo.tbt_s(self._given_s),
+                "preempted_s": decode.preempted_s if decode is not None else 0.0,
+                "preemptions": decode.preemptions if decode is not None else 0,
             }
         )
         return FinishedBill(

@@ -18,12 +18,10 @@ class Attachment:
     owner: str
     """Under this name the pool keeps what it holds; new for each socket."""
     worker: Attach
+    cap: int
+    """Most slots it may own, and most blocks it may hold."""
     running: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)
     """Calls by handle that can be stopped."""
-
-    @property
-    def cap(self) -> int:
-        return self.worker.max_slots
 
     def begin(self, handle: str, task: asyncio.Task[Any]) -> None:
         self.running.setdefault(handle, set()).add(task)
@@ -43,6 +41,12 @@ class Attachment:
         await _stopped({task for tasks in self.running.values() for task in tasks})
 
 
+def default_cap(worker: Attach, num_slots: int) -> int:
+    """Half of the pool, but always room for one longest context and half of another: so much a
+    worker that is stopped can cost its node."""
+    return min(num_slots, max(-(-3 * worker.context_blocks // 2), num_slots // 2))
+
+
 class Attachments:
     """All attachments by owner name."""
 
@@ -52,9 +56,11 @@ class Attachments:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def add(self, worker: Attach) -> Attachment:
+    def add(self, worker: Attach, num_slots: int) -> Attachment:
+        """To a pool of `num_slots`."""
         self._count += 1
-        attachment = Attachment(f"{worker.instance}:{worker.incarnation}:{self._count}", worker)
+        owner = f"{worker.instance}:{worker.incarnation}:{self._count}"
+        attachment = Attachment(owner, worker, worker.max_slots or default_cap(worker, num_slots))
         self._attached[attachment.owner] = attachment
         self._empty.clear()
         return attachment

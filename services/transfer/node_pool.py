@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from services.transfer.slot_line import SlotLine
 from shared.kv.block_pool import BlockPool, HeldBlock
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey, Slot
@@ -36,6 +37,7 @@ class NodePool:
         self.geometry = geometry
         self.segment = segment
         self.blocks = BlockPool(segment.info.num_slots, LruEviction(), segment.generations)
+        self.line = SlotLine(self.blocks)
         self.checksum_failures_total = 0
         self._threads = threads
         self.on_change = on_change

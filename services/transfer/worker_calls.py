@@ -30,6 +30,8 @@ from shared.messages.pool import (
     Release,
     Seal,
     SealReply,
+    Wanted,
+    WantedReply,
 )
 from shared.runtime.errors import ServiceError
 
@@ -72,7 +74,14 @@ class Session:
             case "attach":
                 return await self._attach(decode(call.body, Attach))
             case "allocate":
-                return self._allocate(decode(call.body, Allocate))
+                allocate = decode(call.body, Allocate)
+                return await self._tracked(
+                    allocate.handle, lambda a, n: self._allocate(a, n, allocate)
+                )
+            case "wanted":
+                _, node = self._known()
+                handle = decode(call.body, Wanted).handle
+                return WantedReply(is_wanted=node.pool.line.is_wanted(handle))
             case "release":
                 return await self._release(decode(call.body, Release))
             case "lease":
@@ -139,14 +148,22 @@ class Session:
         node = await self._calls.node.use_format(request.root, request.geometry)
         if self._is_ended or self._attachment is not None:
             raise ServiceError(ErrorCode.CANCELLED, "the socket closed or attached meanwhile")
-        self._attachment = self._calls.attachments.add(request)
+        descriptor = node.pool.descriptor
+        self._attachment = self._calls.attachments.add(request, descriptor.num_slots)
         self._calls.on_change()
-        return AttachReply(node=self._calls.node.ref, segment=node.pool.descriptor)
+        return AttachReply(
+            node=self._calls.node.ref, segment=descriptor, max_slots=self._attachment.cap
+        )
 
-    def _allocate(self, request: Allocate) -> AllocateReply:
-        attachment, node = self._known()
-        given = node.pool.blocks.allocate(
-            attachment.owner, request.handle, request.num_slots, attachment.cap
+    async def _allocate(
+        self, attachment: Attachment, node: FormattedNode, request: Allocate
+    ) -> AllocateReply:
+        given = await node.pool.line.allocate(
+            attachment.owner,
+            request.handle,
+            request.num_slots,
+            attachment.cap,
+            request.wait_ms / 1000,
         )
         if isinstance(given, Refusal):
             limit = "this worker's share" if given.reason == "over_cap" else "the pool"

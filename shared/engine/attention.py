@@ -26,8 +26,14 @@ class DecodeAttention(Protocol):
 
     def new_cache(self, num_tokens: int) -> torch.Tensor: ...
 
+    def grown(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        """A larger cache with the same content; the old one is not used any more."""
+
     def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
         """A block's leading tokens [layer, 2, tokens, kv_heads, dim] to positions `start`..."""
+
+    def unload(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        """The way back, of positions 0 ... num_tokens - 1, to memory of its own on the host."""
 
     def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
         """The sequences of the step that follows, and where their tokens are."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from shared.checkpoint.model_config import ModelConfig
-from shared.engine.kernels import Kernels, packed_shape
+from shared.engine.kernels import Kernels, packed_shape, unpacked
 from shared.engine.kv_layout import KvLayout
 
 
@@ -45,6 +45,19 @@ class PackedDecodeAttention:
     def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
         for packed, (keys, values) in zip(cache, block, strict=True):
             self._kernels.pack(keys, values, packed, start)
+
+    def grown(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        larger = self.new_cache(num_tokens)
+        larger[:, :, : cache.shape[2]] = cache
+        return larger
+
+    def unload(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        layout = self._layout
+        heads, dim = layout.num_kv_heads, layout.head_dim
+        out = torch.empty(layout.num_layers, 2, num_tokens, heads, dim, dtype=layout.torch_dtype)
+        for into, packed in zip(out, cache, strict=True):
+            into.copy_(unpacked(packed, num_tokens, dim))
+        return out
 
     def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
         self._addresses = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)

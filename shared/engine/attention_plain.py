@@ -72,8 +72,16 @@ class PlainDecodeAttention:
         shape = (layout.num_layers, 2, num_tokens, layout.num_kv_heads, layout.head_dim)
         return torch.empty(shape, dtype=layout.torch_dtype)
 
+    def grown(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        larger = self.new_cache(num_tokens)
+        larger[:, :, : cache.shape[2]] = cache
+        return larger
+
     def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
         cache[:, :, start : start + block.shape[2]] = block
+
+    def unload(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        return cache[:, :, :num_tokens].to("cpu", copy=True)
 
     def begin(self, caches: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
         self._sequences = list(zip(caches, positions, strict=True))

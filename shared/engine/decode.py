@@ -39,7 +39,7 @@ class DecodeEngine:
         return self.used_tokens + num_tokens <= self.capacity_tokens
 
     def add(self, seq_id: str, num_tokens_capacity: int) -> None:
-        """Room for the whole sequence, prompt and answer: it never has to stop for memory."""
+        """Room for so many tokens of prompt and answer; `grow` gives more."""
         if seq_id in self._sequences:
             raise EngineError(f"{seq_id}: already in the batch")
         if not 1 <= num_tokens_capacity <= self._model.config.max_positions:
@@ -55,6 +55,34 @@ class DecodeEngine:
         cache = self._attention.new_cache(num_tokens_capacity)
         self._sequences[seq_id] = _Sequence(cache, num_tokens_capacity)
         self.used_tokens += num_tokens_capacity
+
+    @torch.inference_mode()
+    def grow(self, seq_id: str, num_tokens_capacity: int) -> None:
+        """Room for more tokens; what the sequence has stays, bit for bit."""
+        sequence = self._sequence(seq_id)
+        more = num_tokens_capacity - sequence.capacity
+        if more < 0 or num_tokens_capacity > self._model.config.max_positions:
+            raise EngineError(
+                f"{seq_id}: room for {num_tokens_capacity} tokens, it has {sequence.capacity} and "
+                f"the context {self._model.config.max_positions}"
+            )
+        if not self.can_add(more):
+            raise EngineError(
+                f"{seq_id}: {more} more tokens do not fit, "
+                f"{self.capacity_tokens - self.used_tokens} are free"
+            )
+        sequence.cache = self._attention.grown(sequence.cache, num_tokens_capacity)
+        sequence.capacity = num_tokens_capacity
+        self.used_tokens += more
+
+    @torch.inference_mode()
+    def saved(self, seq_id: str) -> torch.Tensor:
+        """A copy in host memory of all its K and V: [layer, 2, token, kv_head, head_dim].
+
+        `load_block` takes it back in pieces: the sequence then goes on with the same bits.
+        """
+        sequence = self._sequence(seq_id)
+        return self._attention.unload(sequence.cache, sequence.num_filled)
 
     @torch.inference_mode()
     def load_block(

@@ -155,5 +155,17 @@ def packed_shape(leading: Sequence[int], num_tokens: int, dim: int) -> tuple[int
     return (*leading, -(-num_tokens // TILE_TOKENS), 2, TILE_TOKENS * dim)
 
 
+def unpacked(packed: torch.Tensor, num_tokens: int, dim: int) -> torch.Tensor:
+    """[2, tokens, kv_heads, dim] of one layer's packed K and V, the inverse of `pack`."""
+    heads = len(packed)
+    tiles = packed[:, : -(-num_tokens // TILE_TOKENS)]
+    pair = 2 if packed.dtype == torch.bfloat16 else 1  # neighbours that are interleaved
+    runs = (heads, tiles.shape[1])
+    keys = tiles[:, :, 0].reshape(*runs, dim // pair, TILE_TOKENS, pair).transpose(2, 3)
+    values = tiles[:, :, 1].reshape(*runs, TILE_TOKENS // pair, dim, pair).transpose(3, 4)
+    flat = [part.reshape(heads, -1, dim)[:, :num_tokens] for part in (keys, values)]
+    return torch.stack(flat).transpose(1, 2)
+
+
 def _address(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()

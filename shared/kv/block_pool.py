@@ -5,7 +5,7 @@ Readable blocks are always prefix-closed: a block is sealed only under a readabl
 first of its chain) and removed together with everything below it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,6 +90,9 @@ class BlockPool:
         self._policy = policy
         self._tree = BlockTree(num_slots, self._on_candidate)
         self.log = ResidencyLog()
+        self.on_room: Callable[[], None] = lambda: None
+        """A slot came free or may be evicted: `allocate` may give more than before."""
+        self._slots.on_free = lambda: self.on_room()
         self._evictions_total = 0
         self._quarantined_total = 0
 
@@ -383,5 +386,6 @@ class BlockPool:
     def _on_candidate(self, slot: Slot, is_candidate: bool) -> None:
         if is_candidate:
             self._policy.offer(slot)
+            self.on_room()
         else:
             self._policy.withdraw(slot)

@@ -5,6 +5,7 @@ while somebody holds it is DOOMED until the last hold ends.
 """
 
 from array import array
+from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
@@ -43,6 +44,7 @@ class SlotTable:
         self._counts[SlotState.FREE] = num_slots
         # Low numbers are taken first: a pool that is hardly used touches little memory.
         self._free = array("I", range(num_slots - 1, -1, -1))
+        self.on_free: Callable[[], None] = lambda: None
 
     def state(self, slot: Slot) -> SlotState:
         return SlotState(self._states[slot])
@@ -81,6 +83,7 @@ class SlotTable:
     def free(self, slot: Slot) -> None:
         self._set(slot, SlotState.FREE)
         self._free.append(slot)
+        self.on_free()
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the counts and the free list contradict the states."""

@@ -19,6 +19,10 @@ class Times(Part):
     tbt_s: float = 0.0
     tbt_scale: float = Field(default=1.0, gt=0)
     """Predicted: what learning had made of the prior's `tbt_s` by then."""
+    preempted_s: float = 0.0
+    """Out of the decode batch for want of room; a part of the intervals between tokens."""
+    preemptions: int = 0
+    """How often."""
 
 
 class Reuse(Part):

@@ -21,7 +21,7 @@ class Call(Message):
 
     id: int
     operation: Literal[
-        "describe", "attach", "lease", "fetch", "allocate", "seal", "pull", "release"
+        "describe", "attach", "lease", "fetch", "allocate", "wanted", "seal", "pull", "release"
     ]
     body: bytes = b""
 
@@ -49,12 +49,17 @@ class Attach(Message):
     role: Literal["prefill", "decode", "both"]
     root: bytes
     geometry: KvGeometry
-    max_slots: Annotated[int, Field(ge=1)]
-    """Cap on WRITING and PRIVATE slots of this attachment (0.. of the pool)."""
+    max_slots: Annotated[int, Field(ge=1)] | None = None
+    """Cap on WRITING and PRIVATE slots of this attachment, and on different blocks that it holds.
+    None: the pool decides by its size and by `context_blocks`."""
+    context_blocks: Annotated[int, Field(ge=1)] = 1
+    """Blocks of the longest context."""
 
 
 class AttachReply(Message):
     node: NodeRef
+    max_slots: int
+    """The cap that holds."""
     segment: LocalDescriptor
 
 
@@ -101,15 +106,29 @@ class FetchBlocksReply(Message):
 
 
 class Allocate(Message):
-    """`num_slots` WRITING slots, all or none (ErrorCode.OVERLOADED: none now)."""
+    """`num_slots` WRITING slots, all or none (ErrorCode.OVERLOADED: none within the time).
+
+    Those who wait are served in the order in which they asked.
+    """
 
     handle: str
     num_slots: Annotated[int, Field(ge=1)]
+    wait_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
 
 
 class AllocateReply(Message):
     slots: list[int]
     generations: list[int]
+
+
+class Wanted(Message):
+    """Does a request that goes before this one wait for slots here, while this one holds some?"""
+
+    handle: str
+
+
+class WantedReply(Message):
+    is_wanted: bool
 
 
 class SealBlock(Part):

@@ -38,6 +38,13 @@ class InstanceReport(Message):
     """Decode: room of the device cache that is not promised."""
     capacity_tokens: int = 0
     context_in_batch_tokens: int = 0
+    admit_tokens: int = 0
+    """Decode: tokens of an answer that must have room when it is admitted; 0: all it may have."""
+    preempted: int = 0
+    """Decode: requests that are out of the device cache for want of room, their KV saved."""
+    saved_tokens: int = 0
+    """Decode: of KV in host memory for them."""
+    preemptions_total: int = 0
     expected_start_s: float = 0.0
     """Prefill: when a request that comes now would start."""
     discipline: Literal["fifo", "shortest_first"] = "fifo"

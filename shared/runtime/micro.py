@@ -37,6 +37,9 @@ class Endpoint(Generic[Q, R]):
     max_running: int = 256
 
 
+AnyEndpoint = Endpoint[Any, Any]
+
+
 class MicroService:
     """The micro service of one process; `nats micro ls|info|stats` show it."""
 

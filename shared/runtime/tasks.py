@@ -18,6 +18,13 @@ class Tasks:
         self._group = group
         self._log = log
         self._running: set[asyncio.Task[Any]] = set()
+        self._nested: list[Tasks] = []
+
+    def nested(self) -> "Tasks":
+        """Tasks of a part that may end before the service does, and ends with it at the latest."""
+        inner = Tasks(self._group, self._log)
+        self._nested.append(inner)
+        return inner
 
     def start_soon(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """A task the service cannot live without: an exception in it ends the service."""
@@ -44,8 +51,11 @@ class Tasks:
         Cancelled again and again: some awaits lose a cancellation that comes just as they end.
         """
         deadline_s = monotonic_s() + timeout_s
-        while self._running and monotonic_s() < deadline_s:
-            for task in self._running:
+        while (running := self._all()) and monotonic_s() < deadline_s:
+            for task in running:
                 task.cancel()
-            await asyncio.wait(self._running, timeout=CANCEL_AGAIN_S)
-        return sorted(task.get_name() for task in self._running)
+            await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
+        return sorted(task.get_name() for task in self._all())
+
+    def _all(self) -> set[asyncio.Task[Any]]:
+        return self._running.union(*(inner._all() for inner in self._nested))

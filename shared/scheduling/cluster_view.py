@@ -21,6 +21,8 @@ from shared.scheduling.queue_discipline import NUM_SIZES, size_class
 from shared.scheduling.vocabulary import InstanceKey, InstanceView, PlacementRequest, Role
 
 FORGET_AFTER_S = 60.0
+ALL_TOKENS = 1 << 40
+"""No instance has so much room: an answer counts with all it may need."""
 MAX_RETIRED = 16
 
 
@@ -49,6 +51,15 @@ class Seen:
     promises: dict[int, Promise] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Neighbours:
+    """By row of the prefill table; of these versions of both tables."""
+
+    versions: tuple[int, int] = (-1, -1)
+    has_decode: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    own_decode: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+
+
 class ClusterView:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -63,6 +74,7 @@ class ClusterView:
             "decode": InstanceTable(),
         }
         self.nodes = NodeLoads()
+        self._neighbours = _Neighbours()
 
     # --- what instances say --------------------------------------------------------------------
     def report(self, view: InstanceView, now_s: float) -> None:
@@ -117,6 +129,13 @@ class ClusterView:
     def with_id(self, role: Role, instance_id: str) -> Seen | None:
         return self._seen.get((role, instance_id))
 
+    def room_tokens(self, role: Role, key: InstanceKey, request: PlacementRequest) -> int:
+        """What it counts for a request that it admits."""
+        seen = self.find(role, key)
+        if seen is None or role != "decode":
+            return 0
+        return request.admitted_tokens(seen.view.admit_tokens)
+
     def may_hold(self, node: str, incarnation: str) -> bool:
         """False when instances are attached to that node, all to another incarnation of it."""
         prefill, decode = self.tables["prefill"], self.tables["decode"]
@@ -125,6 +144,20 @@ class ClusterView:
         if node in prefill.num_on:
             return False
         return (node, incarnation) in decode.rows_on or node not in decode.num_on
+
+    def neighbours(self, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+        """For rows of prefill instances: is there decode on their node, and the row of the decode
+        instance of their own process (-1: it only prefills)."""
+        known, prefill, decode = self._neighbours, self.tables["prefill"], self.tables["decode"]
+        if known.versions != (prefill.version, decode.version):
+            known.versions = (prefill.version, decode.version)
+            known.has_decode = prefill.scatter((node, 1) for node in decode.rows_on) > 0
+            known.own_decode = np.full(len(prefill.data), -1, np.intp)
+            for (role, name), seen in self._seen.items():
+                other = self._seen.get(("decode", name)) if role == "prefill" else None
+                if other is not None:
+                    known.own_decode[seen.row] = other.row
+        return known.has_decode[rows], known.own_decode[rows]
 
     def knows_model(self, model: str) -> bool:
         """It was served at some time, if not now."""
@@ -178,6 +211,7 @@ class ClusterView:
             + sum(promise.tokens for promise in promises),
             view.queued_tokens + sum(promise.compute_tokens for promise in promises),
             view.capacity_tokens,
+            view.admit_tokens or ALL_TOKENS,
             view.context_tokens,
             view.block_tokens,
             view.grid_tokens,
@@ -239,7 +273,8 @@ class ClusterView:
         yield "context", data["context_tokens"] <= request.num_tokens
         if role == "decode":
             yield "too_small", data["capacity_tokens"] < request.room_tokens
-            yield "full", data["free_tokens"] < request.room_tokens
+            answer = np.minimum(data["admit_tokens"], request.max_tokens)
+            yield "full", data["free_tokens"] < request.num_tokens + answer
         if root is not None:
             yield "other_format", data["root"] != table.roots.known(root)
         if refused:

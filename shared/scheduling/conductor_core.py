@@ -153,7 +153,7 @@ class ConductorCore:
         if isinstance(ranking, Refusal):
             return ranking
         winner = ranking.prices.best
-        decode = choose_decode(request, winner.prefill.root, around)
+        decode = choose_decode(request, winner, around)
         if isinstance(decode, Refusal):
             return decode
         slow = judge(request, winner, decode, around)
@@ -205,7 +205,7 @@ class ConductorCore:
         assert place.winner is not None
         decode = self._kept_decode(place)
         if decode is None:
-            chosen = choose_decode(place.request, place.winner.prefill.root, around)
+            chosen = choose_decode(place.request, place.winner, around)
             if isinstance(chosen, Refusal):
                 return self._refuse(place, chosen)
             decode = chosen
@@ -241,7 +241,7 @@ class ConductorCore:
         promise = Promise(
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
-            room_tokens=request.room_tokens if role == "decode" else 0,
+            room_tokens=self.view.room_tokens(role, key, request),
             compute_tokens=request.num_tokens - winner.cached_tokens if role == "prefill" else 0,
             ends_s=now_s + self.settings.promise_ttl_s,
         )

@@ -1,7 +1,12 @@
-"""SelectDecodingInstance of Algorithm 1: balance the batches, then the room."""
+"""SelectDecodingInstance of Algorithm 1: balance the batches, then the room.
+
+Where instances are equal to it, the one that the KV need not move to; a busier one on the prefill's
+node is taken as long as its longer steps cost an answer less than the move.
+"""
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,20 +15,34 @@ from shared.scheduling.instance_table import InstanceTable, Rows
 from shared.scheduling.vocabulary import InstanceView, NodeMatch, PlacementRequest, Source
 
 
+@dataclass(frozen=True, slots=True)
+class WayToDecode:
+    """From the prefill's node (with its incarnation) to another one."""
+
+    node: tuple[str, str]
+    handoff_s: float
+    answer_tokens: float
+    """How long answers are, as far as is known."""
+
+
 def best_decode(
     table: InstanceTable,
     rows: Rows,
     request: PlacementRequest,
     cost: CostModel,
+    way: WayToDecode,
     rng: random.Random,
 ) -> int:
-    """The shortest predicted step, then the most room; one of equals at random."""
+    """The least time for the answer, then the most room; one of equals at random."""
     batch = table.column("batch", rows) + 1
     steps_s = cost.decode_many_step_s(
         batch, table.column("batch_tokens", rows) + request.num_tokens
     )
-    steps_s = steps_s.round(4)
-    best = np.flatnonzero(steps_s == steps_s.min())
+    costs_s = steps_s.round(4) * min(way.answer_tokens, request.max_tokens)
+    is_near = table.scatter([(way.node, 1)])[rows] > 0
+    if is_near.any():
+        costs_s = costs_s + np.where(is_near, 0.0, way.handoff_s)
+    best = np.flatnonzero(costs_s == costs_s.min())
     room = table.column("free_tokens", rows[best])
     best = best[room == room.max()]
     return int(rows[best[rng.randrange(len(best))]])

@@ -23,10 +23,14 @@ LEAST_SAMPLES = 16
 """With fewer, all are taken to last between nothing and twice the mean."""
 RESAMPLE_EVERY = 8
 MAX_RECORDS = 100_000
+FIRST_ANSWER_TOKENS = 128.0
+ANSWER_SHARE = 0.02
+"""Weight of the newest answer in the mean length."""
 
 
 class DecodeForecast:
     def __init__(self, decode_time_s: float) -> None:
+        self.answer_tokens = FIRST_ANSWER_TOKENS
         self._joins_s: list[float] = []
         """Of those whose prefill is not done yet, in order."""
         self._in_batches_s = PRIOR_WEIGHT * decode_time_s
@@ -47,6 +51,10 @@ class DecodeForecast:
     def stayed(self, num_requests: int, seconds: float) -> None:
         """So many were in a batch for so long."""
         self._in_batches_s += num_requests * max(seconds, 0.0)
+
+    def answered(self, num_tokens: int) -> None:
+        if num_tokens > 0:
+            self.answer_tokens += ANSWER_SHARE * (num_tokens - self.answer_tokens)
 
     def ended(self, decode_s: float = 0.0) -> None:
         """One has left its batch after `decode_s`; 0: not known."""

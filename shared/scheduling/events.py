@@ -81,6 +81,7 @@ class BillFinished:
     predicted: PredictedTimes | None = None
     real: PredictedTimes | None = None
     ttft_s: float = 0.0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ COLUMNS = np.dtype(
         ("batch_tokens", "i8"),
         ("queued_tokens", "i8"),
         ("capacity_tokens", "i8"),
+        ("admit_tokens", "i8"),
         ("context_tokens", "i8"),
         ("block_tokens", "i8"),
         ("grid_tokens", "i8"),
@@ -68,6 +69,8 @@ class InstanceTable:
         """By incarnation."""
         self.models = Codes()
         self.roots = Codes()
+        self.version = 0
+        """Changes whenever another instance or node gets a row."""
         self._free = list(range(15, -1, -1))
         self._by_id: Rows | None = None
 
@@ -109,10 +112,12 @@ class InstanceTable:
         self._by_id = None
 
     def _join_node(self, row: int, view: InstanceView) -> None:
+        self.version += 1
         self.rows_on.setdefault((view.node, view.node_incarnation), []).append(row)
         self.num_on[view.node] += 1
 
     def _leave_node(self, row: int, view: InstanceView) -> None:
+        self.version += 1
         node = (view.node, view.node_incarnation)
         self.rows_on[node].remove(row)
         if not self.rows_on[node]:

@@ -23,5 +23,6 @@ class Learnt:
         else:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
         self.forecast.ended(bill.decode_s)
+        self.forecast.answered(bill.output_tokens)
         if bill.predicted is not None and bill.real is not None:
             self.errors.add(bill.predicted, bill.real, bill.ttft_s)

@@ -13,8 +13,9 @@ from shared.scheduling import admission
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
-from shared.scheduling.decode_choice import best_decode, decode_source
+from shared.scheduling.decode_choice import WayToDecode, best_decode, decode_source
 from shared.scheduling.decode_forecast import DecodeForecast
+from shared.scheduling.pairing import handoff_s
 from shared.scheduling.policies.base import PlacementPolicy
 from shared.scheduling.pricing import Prices, Situation, ttfts_s
 from shared.scheduling.slo import Slo
@@ -141,15 +142,21 @@ def usable_matches(
 
 
 def choose_decode(
-    request: PlacementRequest, root: bytes | None, around: Surroundings
+    request: PlacementRequest, winner: Candidate, around: Surroundings
 ) -> InstanceView | Refusal:
-    """The decode instance; `root` is that of the chosen prefill instance: KV must be equal."""
-    view = around.view
-    rows, counts = view.eligible("decode", request, around.now_s, root=root, refused=around.refused)
+    """The decode instance for the chosen prefill instance: of the same format, KV must be equal."""
+    view, prefill, cost = around.view, winner.prefill, around.cost
+    rows, counts = view.eligible(
+        "decode", request, around.now_s, root=prefill.root, refused=around.refused
+    )
     if not len(rows):
         return admission.refuse_role("decode", request, counts, around.retry_after_s)
+    moving_s = handoff_s(cost, prefill, request.num_tokens, winner.predicted.compute_s)
+    way = WayToDecode(
+        (prefill.node, prefill.node_incarnation), moving_s, around.forecast.answer_tokens
+    )
     table = view.tables["decode"]
-    return table.view(best_decode(table, rows, request, around.cost, around.rng))
+    return table.view(best_decode(table, rows, request, cost, way, around.rng))
 
 
 def decide(
@@ -188,21 +195,16 @@ def predict(
     request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
 ) -> PredictedTimes:
     """The bill of the pair. On one node nothing moves; else layers follow the compute closely."""
-    handoff_s, cost = 0.0, around.cost
+    moving_s, cost = 0.0, around.cost
     if decode.node != winner.prefill.node:
-        num_bytes = kv_bytes(winner.prefill, request.num_tokens)
-        tail_s = cost.transfer_s(winner.prefill.block_bytes)
-        handoff_s = max(cost.transfer_s(num_bytes) - winner.predicted.compute_s, 0.0) + tail_s
+        compute_s = winner.predicted.compute_s
+        moving_s = handoff_s(cost, winner.prefill, request.num_tokens, compute_s)
     # What the rule goes by is what is said, so that learning mends the rule's own error.
     if around.rule == "predicted":
         tbt_s = tbt_when_joined_s(request, decode, winner.predicted.ttft_s, around)
     else:  # the paper's: the batch as it is now
         tbt_s = tbt_now_s(request, decode, around)
-    return replace(winner.predicted, handoff_s=handoff_s, tbt_s=tbt_s, tbt_scale=cost.decode_scale)
-
-
-def kv_bytes(instance: InstanceView, num_tokens: int) -> int:
-    return num_tokens * instance.block_bytes // instance.block_tokens
+    return replace(winner.predicted, handoff_s=moving_s, tbt_s=tbt_s, tbt_scale=cost.decode_scale)
 
 
 def _why(candidate: Candidate, winner: Candidate) -> str:

@@ -51,6 +51,9 @@ class QueueDiscipline(Protocol):
     def choose(self, queue: Sequence[Waiting], now_s: float, chunk_s: float) -> Waiting | None:
         """Who computes next; `queue` is in order of arrival, a chunk takes up to `chunk_s`."""
 
+    def wait_s(self, queue: Sequence[Waiting], work_s: float, now_s: float) -> float:
+        """Until a prompt of so much work that comes now starts, if nobody comes after it."""
+
     def profile(self, queue: Sequence[Waiting], now_s: float) -> QueueProfile:
         """By the size that each counts as against one that comes now; a running chunk as none."""
 
@@ -63,6 +66,9 @@ class Fifo:
     def choose(self, queue: Sequence[Waiting], now_s: float, chunk_s: float) -> Waiting | None:
         started = next((one for one in queue if one.has_started and one.is_loaded), None)
         return started or next((one for one in queue if one.is_loaded), None)
+
+    def wait_s(self, queue: Sequence[Waiting], work_s: float, now_s: float) -> float:
+        return sum(one.remaining_s for one in queue)
 
     def profile(self, queue: Sequence[Waiting], now_s: float) -> QueueProfile:
         """All of them are ahead of a newcomer: the smallest class."""
@@ -88,6 +94,12 @@ class ShortestFirst:
         # Nobody who must not wait can compute yet: idling would help none of them.
         loaded = loaded or [one for one in queue if one.is_loaded]
         return min(loaded, key=lambda one: (self.size_s(one, now_s), one.arrived_s), default=None)
+
+    def wait_s(self, queue: Sequence[Waiting], work_s: float, now_s: float) -> float:
+        return sum(
+            one.remaining_s if self.size_s(one, now_s) <= work_s else one.in_chunk_s
+            for one in queue
+        )
 
     def profile(self, queue: Sequence[Waiting], now_s: float) -> QueueProfile:
         work_s, prompts = [0.0] * NUM_SIZES, [0.0] * NUM_SIZES

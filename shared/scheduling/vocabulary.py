@@ -40,8 +40,12 @@ class PlacementRequest:
 
     @property
     def room_tokens(self) -> int:
-        """What decode must have room for."""
+        """What decode must have room for at the most."""
         return self.num_tokens + self.max_tokens
+
+    def admitted_tokens(self, admit_tokens: int) -> int:
+        """What must be free at a decode instance that counts so many tokens of an answer."""
+        return self.num_tokens + min(self.max_tokens, admit_tokens or self.max_tokens)
 
     @property
     def num_blocks(self) -> int:
@@ -83,6 +87,8 @@ class InstanceView:
     free_tokens: int = 0
     capacity_tokens: int = 0
     context_in_batch_tokens: int = 0
+    admit_tokens: int = 0
+    """Decode: tokens of an answer that must have room when it is admitted; 0: all it may have."""
     expected_start_s: float = 0.0
     """Prefill: seconds from now until a request that comes now would start."""
     discipline: str = "fifo"

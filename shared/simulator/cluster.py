@@ -377,6 +377,7 @@ class SimulatedCluster:
                 fetch_s=request.fetch_s,
                 tbt_s=tbt_s,
                 decode_s=self.loop.now_s - request.token0_s,
+                output_tokens=request.trace.output_tokens,
                 predicted=decision.predicted,
                 ttft_s=outcome.ttft_s,
             )

@@ -1,4 +1,8 @@
-"""The continuous batch: one step at a time for all sequences that are in it at that moment."""
+"""The continuous batch: one step at a time for all sequences that are in it at that moment.
+
+A sequence that is put out of the device cache leaves the batch and joins it again: its position,
+its sampler and the tokens that are still to be fed stay with it.
+"""
 
 import asyncio
 import logging
@@ -12,6 +16,7 @@ from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.compute import ComputeThread
+from shared.worker.decode_cache import DecodeCache
 from shared.worker.sampling import finish_reason, params_of, wire_logprobs
 from shared.worker.token_sender import TokenSender
 
@@ -42,11 +47,16 @@ class Sequence:
         self.position = num_tokens
         self.finish: FinishReason | None = None
         self.failure: ServiceError | None = None
-        self.ended = asyncio.Event()
+        self.is_put_out = False
+        self.stopped = asyncio.Event()
+        """It has ended or was put out."""
         self.unsent: list[Sampled] = []
         """The last token, which goes out with the last chunk."""
         self.token_times_s: list[float] = []
         """When each token of ours was sampled; the first is the time of joining."""
+        self.num_preemptions = 0
+        self.preempted_s = 0.0
+        self._put_out_s = 0.0
 
     @property
     def last_token(self) -> int:
@@ -55,6 +65,25 @@ class Sequence:
     @property
     def context_tokens(self) -> int:
         return self.position
+
+    def end(self) -> None:
+        self.is_put_out = False
+        self.stopped.set()
+
+    def put_out(self, now_s: float) -> None:
+        self.is_put_out = True
+        self.num_preemptions += 1
+        self._put_out_s = now_s
+        self.stopped.set()
+
+    def joins(self, now_s: float) -> None:
+        """For the first time, or again."""
+        if self.is_put_out:
+            self.preempted_s += now_s - self._put_out_s
+        else:
+            self.token_times_s.append(now_s)
+        self.is_put_out = False
+        self.stopped.clear()
 
     def advance(self, sampled: Sampled | None) -> None:
         """A step is done; it chose nothing while given tokens were fed."""
@@ -71,11 +100,13 @@ class DecodeBatch:
     def __init__(
         self,
         engine: DecodeEngine,
+        cache: DecodeCache,
         compute: ComputeThread,
         eos_token_ids: tuple[int, ...],
         context_tokens: int,
     ) -> None:
         self._engine = engine
+        self._cache = cache
         self._compute = compute
         self._eos_token_ids = eos_token_ids
         self._context_limit = context_tokens
@@ -90,13 +121,16 @@ class DecodeBatch:
         return sum(sequence.context_tokens for sequence in self._sequences.values())
 
     def join(self, sequence: Sequence) -> None:
-        """Take part from the next step on; one that is complete already ends at once."""
-        sequence.token_times_s.append(monotonic_s())
+        """Take part from the next step on; one that is complete already ends at once.
+
+        All its KV is in the device cache."""
+        sequence.joins(monotonic_s())
         sequence.finish = self._finish_reason(sequence)
         if sequence.finish is not None:
-            sequence.ended.set()
+            sequence.end()
             return
         self._sequences[sequence.handle] = sequence
+        self._cache.settle(sequence.handle)
         self._joined.set()
 
     def leave(self, handle: str) -> None:
@@ -108,15 +142,46 @@ class DecodeBatch:
             if not self._sequences:
                 self._joined.clear()
                 await self._joined.wait()
-            await self._step(list(self._sequences.values()))
+            self._cache.changed.clear()
+            sequences = await self._with_room()
+            if sequences:
+                await self._step(sequences)
+            elif self._sequences:
+                await self._cache.changed.wait()
+
+    async def _with_room(self) -> list[Sequence]:
+        """Those that take part in the next step; who is put out or cannot stay leaves."""
+        sequences = dict(self._sequences)
+        try:
+            prepared = await self._cache.prepare(
+                {handle: sequence.position + 1 for handle, sequence in sequences.items()}
+            )
+        except Exception as error:  # as a failed step: nobody may go on without room
+            log.exception("no room could be made for a decode step")
+            self._fail_all(list(sequences.values()), error)
+            return []
+        for handle in prepared.put_out:
+            log.info(
+                "%s: put out of the device cache at %d tokens", handle, sequences[handle].position
+            )
+            self.leave(handle)
+            sequences[handle].put_out(monotonic_s())
+        for handle in prepared.refused:
+            self.leave(handle)
+            sequences[handle].failure = ServiceError(
+                ErrorCode.OVERLOADED,
+                "neither the device cache nor host memory has room for it; retry elsewhere",
+                is_retryable=True,
+            )
+            sequences[handle].end()
+        return [self._sequences[each] for each in prepared.ready if each in self._sequences]
 
     async def _step(self, sequences: list[Sequence]) -> None:
         try:
             chosen = await self._compute.run(lambda: self._compute_step(sequences))
         except Exception as error:  # a step is all or nothing: every request in it is told
             log.exception("a decode step failed")
-            for sequence in sequences:
-                self._fail(sequence, f"a decode step failed: {type(error).__name__}")
+            self._fail_all(sequences, error)
             return
         now_s = monotonic_s()
         for sequence, sampled in zip(sequences, chosen, strict=True):
@@ -147,7 +212,7 @@ class DecodeBatch:
         if sequence.finish is not None:
             sequence.unsent = [sampled]
             self.leave(sequence.handle)
-            sequence.ended.set()
+            sequence.end()
             return
         try:
             await sequence.sender.send([sampled.token], logprobs=wire_logprobs([sampled]))
@@ -164,7 +229,11 @@ class DecodeBatch:
             context_tokens=self._context_limit,
         )
 
+    def _fail_all(self, sequences: SequenceOf[Sequence], error: Exception) -> None:
+        for sequence in sequences:
+            self._fail(sequence, f"a decode step failed: {type(error).__name__}")
+
     def _fail(self, sequence: Sequence, problem: str) -> None:
         self.leave(sequence.handle)
         sequence.failure = ServiceError(ErrorCode.INTERNAL, problem, is_retryable=True)
-        sequence.ended.set()
+        sequence.end()

@@ -32,10 +32,9 @@ class DecodeJob(Attempt):
         self.handoff: Handoff | None = None
         self.handoff_s = 0.0
         self.reply: HandoffReply | None = None
-        """Set when all KV is in the device cache."""
+        """Set when all KV has been copied: the pools' slots are not needed any more."""
         self.settled = asyncio.Event()
         """Taken over, or never will be."""
-        self.is_in_engine = False
         self._hints: list[KvReady] = []
         self._news = asyncio.Event()
 

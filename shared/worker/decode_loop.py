@@ -9,7 +9,7 @@ from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
 from shared.messages.prefill import Cancel, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
 from shared.worker.attempts import Attempts
-from shared.worker.checks import check_decode_run, check_reserve, check_tokens
+from shared.worker.checks import TOKEN_BYTES, bad, check_decode_run, check_reserve, check_tokens
 from shared.worker.decode_job import DecodeJob
 from shared.worker.decode_work import DecodeWork
 from shared.worker.early_hints import EarlyHints
@@ -42,7 +42,7 @@ class DecodeLoop:
         )
         self._promises = Promises(self._limits)
         self._early: EarlyHints[KvReady] = EarlyHints()
-        self._work = DecodeWork(parts, self._on_arrived)
+        self._work = DecodeWork(parts, self._on_arrived, self._promises.raise_to)
         self._session: PoolSession | None = None
         self._run_came = asyncio.Event()
 
@@ -76,6 +76,10 @@ class DecodeLoop:
             free_tokens=self._promises.free_tokens,
             capacity_tokens=self._limits.max_tokens,
             context_in_batch_tokens=self._work.batch.context_tokens,
+            admit_tokens=self._parts.context.settings.admit_tokens,
+            preempted=self._work.cache.num_outside,
+            saved_tokens=self._work.cache.saved_tokens,
+            preemptions_total=self._work.cache.preemptions_total,
         )
 
     # --- messages ---------------------------------------------------------------------------
@@ -90,12 +94,19 @@ class DecodeLoop:
         running = self.attempts.get(handle)
         if running is not None and not running.is_stopped:
             return ReserveReply(is_accepted=True)
-        num_tokens = self._parts.room(message.num_tokens, message.max_tokens)
+        limit_tokens = self._parts.room(message.num_tokens, message.max_tokens)
+        num_tokens = self._needed_soon(message.num_tokens, message.max_tokens)
         num_blocks = self._parts.grid.num_blocks(message.num_tokens)
         if self._parts.context.state != "ready" or self._session is None:
             reason = f"the instance is {self._parts.context.state}"
         elif running is not None:
             reason = "an attempt of this name is still being cleaned up"
+        elif num_blocks > self._session.client.max_slots:
+            allowed = self._session.client.max_slots
+            reason = f"needs {num_blocks} blocks, this instance may hold {allowed}"
+        elif limit_tokens > self._limits.max_tokens:
+            capacity = self._limits.max_tokens
+            reason = f"may need room for {limit_tokens} tokens, there is {capacity} in all"
         else:
             reason = self._promises.refusal(handle, num_tokens, num_blocks)
         if reason:
@@ -125,6 +136,7 @@ class DecodeLoop:
             raise pool_lost()
         if not self._promises.extend(handle):
             raise not_reserved(handle)
+        self._count_given(message)
         job = DecodeJob(message, self._session, self._parts.context.bus)
         for hint in self._early.take(handle):
             job.hint(hint)
@@ -162,6 +174,23 @@ class DecodeLoop:
         self.attempts.cancel(handle)
         self._early.take(handle)
         return Ok()
+
+    def _needed_soon(self, num_tokens: int, max_tokens: int) -> int:
+        """Room that counts when a request is admitted: most answers end long before their limit.
+
+        Those that do not put the youngest out of the device cache for a while.
+        """
+        admit_tokens = self._parts.context.settings.admit_tokens
+        return self._parts.room(num_tokens, min(max_tokens, admit_tokens))
+
+    def _count_given(self, message: DecodeRun) -> None:
+        """The reservation did not know of the tokens that are given already."""
+        num_given = len(message.given_tokens) // TOKEN_BYTES
+        max_tokens = message.sampling.max_tokens
+        if self._parts.room(message.num_tokens, max_tokens) > self._limits.max_tokens:
+            raise bad("sampling.max_tokens", f"{max_tokens} is more than was reserved")
+        room = self._needed_soon(message.num_tokens + num_given, max(max_tokens - num_given, 0))
+        self._promises.raise_to(message.ref.handle, room)
 
     async def _expected(self, handle: str) -> DecodeJob | None:
         """The job of a hand-over; its run may be a little later than the hand-over."""

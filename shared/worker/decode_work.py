@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from shared.engine.decode import DecodeEngine
 from shared.messages.bill import Reuse, Times
@@ -13,6 +12,7 @@ from shared.messages.pool import AllocateReply
 from shared.runtime.errors import ServiceError
 from shared.scheduling.slo import tbt_s
 from shared.worker.decode_batch import DecodeBatch, Sequence
+from shared.worker.decode_cache import DecodeCache, PoolBlocks
 from shared.worker.decode_job import DecodeJob
 from shared.worker.kv_intake import KvIntake
 from shared.worker.parts import WorkerParts
@@ -26,21 +26,32 @@ log = logging.getLogger("moonpool.worker")
 class DecodeWork:
     """Owns the device cache and the batch; each call serves one job."""
 
-    def __init__(self, parts: WorkerParts, on_arrived: Callable[[DecodeJob], None]) -> None:
+    def __init__(
+        self,
+        parts: WorkerParts,
+        on_arrived: Callable[[DecodeJob], None],
+        on_room: Callable[[str, int], None],
+    ) -> None:
         self._parts = parts
         self._on_arrived = on_arrived
-        loaded = parts.loaded
-        self._engine = DecodeEngine(
-            loaded.model, loaded.layout, parts.context.settings.decode_tokens
+        loaded, settings = parts.loaded, parts.context.settings
+        engine = DecodeEngine(loaded.model, loaded.layout, settings.decode_tokens)
+        saved_tokens = settings.saved_tokens
+        self.cache = DecodeCache(
+            engine,
+            parts.compute,
+            loaded.layout,
+            settings.decode_tokens if saved_tokens is None else saved_tokens,
+            on_room,
         )
         self.batch = DecodeBatch(
-            self._engine, parts.compute, loaded.config.eos_token_ids, parts.context_tokens
+            engine, self.cache, parts.compute, loaded.config.eos_token_ids, parts.context_tokens
         )
         self._slot_line = asyncio.Lock()
 
     @property
     def used_tokens(self) -> int:
-        return self._engine.used_tokens
+        return self.cache.used_tokens
 
     async def serve(self, job: DecodeJob) -> None:
         """From the run to the last token; whatever fails is raised."""
@@ -59,14 +70,24 @@ class DecodeWork:
             job.sender,
             unpacked(handoff.seen_tokens),
         )
-        self.batch.join(sequence)
         job.reply = moved
         job.settled.set()
         self._parts.poke()
-        await sequence.ended.wait()
+        await self._generate(job, sequence)
+        await self.cache.end(job.handle)  # the last words may take a while
         if sequence.failure is not None:
             raise sequence.failure
         await self._send_last(job, handoff, moved, sequence)
+
+    async def _generate(self, job: DecodeJob, sequence: Sequence) -> None:
+        """In the batch until the end; each time that it is put out, until it is inside again."""
+        while True:
+            await self.cache.come_in(job.handle)
+            self.batch.join(sequence)
+            self._parts.poke()
+            await sequence.stopped.wait()
+            if not sequence.is_put_out:
+                return
 
     async def _read_in_place(self, job: DecodeJob) -> tuple[Handoff, HandoffReply]:
         """Prefill is on this node: its slots are read where they are."""
@@ -107,30 +128,16 @@ class DecodeWork:
         )
 
     async def _load(self, job: DecodeJob, slots: list[int], generations: list[int]) -> None:
-        """Into the device cache, block by block, so that steps of the batch come between."""
-        engine, grid, compute = self._engine, self._parts.grid, self._parts.compute
-        pool, num_tokens = job.session.slots, job.run.num_tokens
-        room = self._parts.room(num_tokens, job.run.sampling.max_tokens)
-
-        def add() -> None:
-            engine.add(job.handle, room)
-            job.is_in_engine = True
-
-        def load(index: int) -> None:
-            valid_tokens = grid.valid_tokens(index, num_tokens)
-            engine.load_block(
-                job.handle, pool, slots[index], index * grid.block_tokens, valid_tokens
-            )
-
+        """Into the device cache, or beside it while there is no room."""
+        num_tokens, grid = job.run.num_tokens, self._parts.grid
         if len(slots) != grid.num_blocks(num_tokens):
             raise ServiceError(
                 ErrorCode.KV_LOST,
                 f"the hand-over names {len(slots)} blocks of {grid.num_blocks(num_tokens)}",
                 is_retryable=True,
             )
-        await compute.run(add)
-        for index in range(len(slots)):
-            await compute.run(partial(load, index))
+        limit = self._parts.room(num_tokens, job.run.sampling.max_tokens)
+        await self.cache.arrive(job.handle, PoolBlocks(job.session.slots, slots, num_tokens), limit)
         if not job.session.client.generations_hold(slots, generations):
             raise ServiceError(
                 ErrorCode.KV_LOST, "blocks changed while they were loaded", is_retryable=True
@@ -147,7 +154,12 @@ class DecodeWork:
             [sampled.token for sampled in sequence.unsent],
             logprobs=wire_logprobs(sequence.unsent),
             finish_reason=sequence.finish,
-            times=Times(handoff_s=joined_s - job.handoff_s, tbt_s=tbt_s(sequence.token_times_s)),
+            times=Times(
+                handoff_s=joined_s - job.handoff_s,
+                tbt_s=tbt_s(sequence.token_times_s),
+                preempted_s=sequence.preempted_s,
+                preemptions=sequence.num_preemptions,
+            ),
             reuse=reuse,
         )
 
@@ -156,7 +168,7 @@ class DecodeWork:
         self.batch.leave(job.handle)
         job.settled.set()
         await self._release(job)
-        await self._parts.compute.run(lambda: self._leave_engine(job))
+        await self.cache.end(job.handle)
 
     async def tell(self, job: DecodeJob, error: ErrorInfo) -> None:
         await job.sender.send_last(error=error)
@@ -166,8 +178,3 @@ class DecodeWork:
             await job.session.client.release(job.handle)
         except ServiceError as error:
             log.debug("%s: released with its pool: %s", job.handle, error)
-
-    def _leave_engine(self, job: DecodeJob) -> None:
-        if job.is_in_engine:
-            self._engine.remove(job.handle)
-            job.is_in_engine = False

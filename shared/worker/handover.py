@@ -1,6 +1,7 @@
 """Gives a computed prompt to its decode instance: asked again in bounds, then given up."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from shared.messages import subjects
 from shared.messages.common import ErrorCode, InstanceRef
@@ -19,9 +20,17 @@ PAUSE_S = 0.2
 
 
 async def hand_over(
-    bus: Bus, attempt: Attempt, decode: InstanceRef, handoff: Handoff
+    bus: Bus,
+    attempt: Attempt,
+    decode: InstanceRef,
+    handoff: Handoff,
+    is_wanted: Callable[[], Awaitable[bool]],
 ) -> HandoffReply:
-    """Returns once decode holds all KV. Decode answers a repeated question with the same answer."""
+    """Returns once decode holds all KV. Decode answers a repeated question with the same answer.
+
+    While decode cannot take over, it may wait for slots whose holder waits for ours, over any
+    number of nodes. So who finds its slots wanted by a request that goes before it gives them up.
+    """
     subject = subjects.instance("decode", decode.id, "handoff")
     start_s = heard_s = monotonic_s()
     last = "the attempt has no time left"
@@ -38,6 +47,13 @@ async def hand_over(
             if error.code != ErrorCode.DEADLINE or not error.is_retryable:
                 raise
             last, heard_s = error.message, monotonic_s()
+            if await is_wanted():
+                raise ServiceError(
+                    ErrorCode.OVERLOADED,
+                    f"decode {decode.id} has no room yet, and a request that goes before this one "
+                    "waits for its blocks; retry elsewhere",
+                    is_retryable=True,
+                ) from error
     raise ServiceError(
         ErrorCode.PEER_LOST, f"decode {decode.id} did not take over: {last}", is_retryable=True
     )

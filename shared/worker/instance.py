@@ -1,36 +1,30 @@
-"""One prefill or decode process: model, pool, role, reports. The composition root of a worker."""
+"""A worker process: the model, the compute thread, and the roles that work with them."""
 
 import asyncio
-import secrets
+import logging
 
 from shared.checkpoint.errors import CheckpointError
 from shared.engine.errors import EngineError
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.self_test import run_self_test
 from shared.messages import subjects
-from shared.messages.common import ErrorCode
-from shared.messages.decode import KvReady
-from shared.messages.reports import LEASE_S, InstanceReport
-from shared.runtime.clock import monotonic_s
+from shared.messages.common import ErrorCode, Ok
+from shared.messages.worker import SetRole, WorkerRole
 from shared.runtime.errors import ServiceError
-from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
+from shared.runtime.micro import Endpoint
 from shared.worker.compute import ComputeThread
-from shared.worker.decode_loop import DecodeLoop
-from shared.worker.endpoints import endpoints_of
-from shared.worker.format_claim import claim_format
-from shared.worker.grid import Grid
-from shared.worker.membership import Membership
-from shared.worker.parts import WorkerParts
-from shared.worker.peer_watch import PeerWatch
-from shared.worker.pool_session import PoolSession, Role, open_session
-from shared.worker.prefill_loop import PrefillLoop
+from shared.worker.pool_session import Role
+from shared.worker.role_unit import RoleUnit
 from shared.worker.settings import WorkerSettings
 
-ATTACH_TIMEOUT_S = 30.0
-ATTACH_AGAIN_S = 1.0
-HAND_BACK_S = 1.0
-"""Of the drain time, what is kept for giving back what did not finish."""
+log = logging.getLogger("moonpool.worker")
+STOP_UNIT_S = 3.0
+ROLES: dict[WorkerRole, tuple[Role, ...]] = {
+    "prefill": ("prefill",),
+    "decode": ("decode",),
+    "both": ("prefill", "decode"),
+}
 
 
 class WorkerService:
@@ -38,71 +32,71 @@ class WorkerService:
 
     def __init__(self, settings: WorkerSettings, role: Role) -> None:
         self._settings = settings
-        self._role: Role = role
+        self._wanted: WorkerRole = settings.role or role
+        self._change = asyncio.Event()
         self._compute = ComputeThread()
-        self._session: PoolSession | None = None
-        self._loop: PrefillLoop | DecodeLoop | None = None
+        self._loaded: LoadedModel
+        self.units: dict[Role, RoleUnit] = {}
 
     async def start(self, context: Context[WorkerSettings]) -> None:
-        loaded = await self._compute.run(self._load_model)
-        context.log.info("model %s is loaded", loaded.source.name)
-        session = await self._attach(context, loaded)
-        self._session = session
-        await claim_format(context.bus, loaded.source.name, context.id, loaded.kv_format)
-        watch = PeerWatch(LEASE_S, monotonic_s())
-        heartbeat = Heartbeat(
-            context.bus,
-            subjects.report(self._role, context.id),
-            lambda: self._report(context, loaded),
-        )
-        parts = WorkerParts(
-            context=context,
-            loaded=loaded,
-            compute=self._compute,
-            grid=Grid(loaded.layout.block_tokens, loaded.grid_tokens),
-            watch=watch,
-            poke=heartbeat.poke,
-        )
-        loop = self._make_loop(parts)
-        self._loop = loop
-        loop.open(session)
-        loop.start()
-        membership = Membership(context.bus, watch, loop, context.id)
-        await membership.subscribe()
-        await context.serve(
-            endpoints_of(loop, context.id),
-            metadata={"model": loaded.source.name, "node": session.node.id},
-        )
-        if isinstance(loop, DecodeLoop):
-            kv_subject = subjects.instance("decode", context.id, "kv")
-            await context.bus.subscribe(kv_subject, KvReady, loop.kv_ready)
-        context.tasks.start_soon(membership.run(), name="membership")
-        context.tasks.start_soon(
-            self._keep_attached(context, loaded, loop, heartbeat), name="pool attachment"
-        )
+        self._loaded = await self._compute.run(self._load_model)
+        context.log.info("model %s is loaded", self._loaded.source.name)
+        for role in ROLES[self._wanted]:
+            await self._start_unit(context, role)
         context.state = "ready"
-        context.tasks.start_soon(heartbeat.run(), name="heartbeat")
+        context.tasks.start_soon(self._keep_role(context), name="role")
 
     async def drain(self) -> None:
-        """New reservations are refused by the state; what runs may finish in time."""
-        if self._loop is None:
-            return
-        attempts = self._loop.attempts
-        try:
-            async with asyncio.timeout(max(self._settings.drain_timeout_s - HAND_BACK_S, 0.0)):
-                await attempts.wait_idle()
-        except TimeoutError:
-            attempts.stop_all(
-                ServiceError(
-                    ErrorCode.DRAINING, "the instance stops; retry elsewhere", is_retryable=True
-                )
-            )
-            await attempts.wait_idle()
+        """All roles at once: what runs in one may need the other."""
+        timeout_s = self._settings.drain_timeout_s
+        await asyncio.gather(*(unit.drain(timeout_s) for unit in self.units.values()))
 
     async def stop(self) -> None:
-        if self._session is not None:
-            self._session.close()
-        self._compute.close()
+        units, self.units = list(self.units.values()), {}
+        try:
+            await asyncio.gather(*(unit.stop(STOP_UNIT_S) for unit in units))
+        finally:
+            self._compute.close()
+
+    async def set_role(self, message: SetRole) -> Ok:
+        """Taken at once, done when what runs in the old role has ended; a later one counts."""
+        self._wanted = message.role
+        self._change.set()
+        return Ok()
+
+    async def _keep_role(self, context: Context[WorkerSettings]) -> None:
+        while True:
+            await self._change.wait()
+            self._change.clear()
+            await self._switch(context)
+
+    async def _switch(self, context: Context[WorkerSettings]) -> None:
+        """Drain the roles that are not wanted any more, then begin those that are."""
+        wanted = ROLES[self._wanted]
+        ending = [unit for role, unit in self.units.items() if role not in wanted]
+        if ending:
+            log.info("%s changes to the role %s", context.id, self._wanted)
+        for unit in ending:
+            await unit.drain(self._settings.drain_timeout_s)
+            await unit.stop(STOP_UNIT_S)
+            self.units.pop(unit.role, None)  # it may have been stopped with the process
+        for role in wanted:
+            if role not in self.units and not context.stopping.is_set():
+                await self._start_unit(context, role)
+
+    async def _start_unit(self, context: Context[WorkerSettings], role: Role) -> None:
+        unit = self.units[role] = RoleUnit(context, role, self._loaded, self._compute)
+        await unit.start([self._role_endpoint(role, context.id)])
+
+    def _role_endpoint(self, role: Role, instance_id: str) -> Endpoint[SetRole, Ok]:
+        return Endpoint(
+            name="role",
+            subject=subjects.instance(role, instance_id, "role"),
+            request_type=SetRole,
+            reply_type=Ok,
+            handler=self.set_role,
+            description="Drain, then go on in another role",
+        )
 
     def _load_model(self) -> LoadedModel:
         """In the compute thread, whose thread count this sets."""
@@ -125,73 +119,3 @@ class WorkerService:
                 "MOONPOOL_MODE=exact cannot be kept on this machine: " + "; ".join(failures),
             )
         return loaded
-
-    def _make_loop(self, parts: WorkerParts) -> PrefillLoop | DecodeLoop:
-        return PrefillLoop(parts) if self._role == "prefill" else DecodeLoop(parts)
-
-    async def _attach(self, context: Context[WorkerSettings], loaded: LoadedModel) -> PoolSession:
-        """Waits for a transfer as long as it takes."""
-        while True:
-            try:
-                session = await open_session(
-                    self._settings, loaded, self._role, context.incarnation, ATTACH_TIMEOUT_S
-                )
-            except ServiceError as error:
-                if error.code != ErrorCode.POOL_LOST:
-                    raise
-                context.log.warning("%s", error)
-                await asyncio.sleep(ATTACH_AGAIN_S)  # it may have failed at once
-                continue
-            context.log.info("attached to the pool of node %s", session.node.id)
-            return session
-
-    async def _keep_attached(
-        self,
-        context: Context[WorkerSettings],
-        loaded: LoadedModel,
-        loop: PrefillLoop | DecodeLoop,
-        heartbeat: Heartbeat,
-    ) -> None:
-        """When the pool goes: end what needs it, then attach anew as another incarnation."""
-        while self._session is not None:
-            await self._session.client.wait_lost()
-            if context.stopping.is_set():
-                return
-            context.log.warning("the pool of node %s is gone", self._session.node.id)
-            context.state = "draining"
-            heartbeat.poke()
-            await loop.give_up_pool()
-            self._session.close()
-            context.incarnation = secrets.token_hex(8)
-            self._session = await self._attach(context, loaded)
-            loop.open(self._session)
-            if not context.stopping.is_set():
-                context.state = "ready"
-            heartbeat.poke()
-
-    def _report(self, context: Context[WorkerSettings], loaded: LoadedModel) -> InstanceReport:
-        if self._loop is None or self._session is None:
-            raise RuntimeError("reports begin when the instance is attached")
-        load = self._loop.load()
-        return InstanceReport(
-            service=self._role,
-            id=context.id,
-            incarnation=context.incarnation,
-            node=self._session.node.id,
-            node_incarnation=self._session.node.incarnation,
-            state=context.state,
-            model=loaded.source.name,
-            root=loaded.kv_format.root(),
-            kv_format=loaded.kv_format.to_dict(),
-            block_tokens=loaded.layout.block_tokens,
-            grid_tokens=loaded.grid_tokens,
-            block_bytes=loaded.layout.block_bytes,
-            context_tokens=loaded.config.max_positions,
-            queued_requests=load.queued_requests,
-            queued_tokens=load.queued_tokens,
-            running=load.running,
-            free_tokens=load.free_tokens,
-            capacity_tokens=load.capacity_tokens,
-            context_in_batch_tokens=load.context_in_batch_tokens,
-            expected_start_s=load.expected_start_s,
-        )

@@ -4,7 +4,7 @@ import asyncio
 
 from shared.messages import subjects
 from shared.messages.reports import REPORT_INTERVAL_S, GatewayReport, InstanceReport
-from shared.runtime.bus import Bus
+from shared.runtime.bus import Bus, Subscription
 from shared.runtime.clock import monotonic_s
 from shared.worker.peer_watch import Peer, PeerWatch
 from shared.worker.worker_loop import WorkerLoop
@@ -19,12 +19,15 @@ class Membership:
         self._loop = loop
         self._instance_id = instance_id
 
-    async def subscribe(self) -> None:
+    async def subscribe(self) -> list[Subscription]:
         own = subjects.report(self._loop.role, self._instance_id)
         peers = subjects.report(self._loop.watched_service, "*")
-        await self._bus.subscribe(subjects.report("gateway", "*"), GatewayReport, self._on_gateway)
-        await self._bus.subscribe(peers, InstanceReport, self._on_instance)
-        await self._bus.subscribe(own, InstanceReport, self._on_own)
+        subscribe, gateways = self._bus.subscribe, subjects.report("gateway", "*")
+        return [
+            await subscribe(gateways, GatewayReport, self._on_gateway),
+            await subscribe(peers, InstanceReport, self._on_instance),
+            await subscribe(own, InstanceReport, self._on_own),
+        ]
 
     async def run(self) -> None:
         while True:

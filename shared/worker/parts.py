@@ -7,6 +7,7 @@ from shared.engine.loaded_model import LoadedModel
 from shared.messages.common import ErrorCode
 from shared.runtime.errors import ServiceError
 from shared.runtime.lifecycle import Context
+from shared.scheduling.queue_discipline import DisciplineName
 from shared.worker.compute import ComputeThread
 from shared.worker.grid import Grid
 from shared.worker.peer_watch import PeerWatch
@@ -56,6 +57,13 @@ class Load:
     capacity_tokens: int = 0
     context_in_batch_tokens: int = 0
     expected_start_s: float = 0.0
+    admit_tokens: int = 0
+    preempted: int = 0
+    saved_tokens: int = 0
+    preemptions_total: int = 0
+    discipline: DisciplineName = "fifo"
+    work_by_size_s: tuple[float, ...] = ()
+    prompts_by_size: tuple[float, ...] = ()
 
 
 def not_reserved(handle: str) -> ServiceError:

@@ -26,6 +26,8 @@ from shared.messages.pool import (
     Seal,
     SealBlock,
     SealReply,
+    Wanted,
+    WantedReply,
 )
 from shared.messages.transfer import KvGeometry
 from shared.runtime.errors import ServiceError
@@ -43,10 +45,12 @@ Role = Literal["prefill", "decode", "both"]
 class PoolClient:
     """One attachment to one incarnation of one node."""
 
-    def __init__(self, connection: PoolConnection, node: NodeRef, segment: Segment) -> None:
+    def __init__(self, connection: PoolConnection, attached: AttachReply, segment: Segment) -> None:
         self._connection = connection
         self._segment = segment
-        self.node = node
+        self.node = attached.node
+        self.max_slots = attached.max_slots
+        """Most slots that this attachment may have at once."""
         self.num_slots = segment.info.num_slots
         self.data: memoryview = segment.data
         """The bytes of all slots, writable. Write only into own WRITING slots."""
@@ -62,7 +66,8 @@ class PoolClient:
         role: Role,
         root: bytes,
         geometry: KvGeometry,
-        max_slots: int,
+        max_slots: int | None,
+        context_blocks: int = 1,
         timeout_s: float,
     ) -> "PoolClient":
         """Attach to the named node, or to the live one with the fewest workers of this role.
@@ -77,6 +82,7 @@ class PoolClient:
             root=root,
             geometry=geometry,
             max_slots=max_slots,
+            context_blocks=context_blocks,
         )
         connection, reply = await find_pool(shared_dir, node, request, timeout_s)
         try:
@@ -84,7 +90,7 @@ class PoolClient:
         except SegmentError as error:
             connection.close()
             raise ServiceError(ErrorCode.POOL_LOST, str(error), is_retryable=True) from None
-        return cls(connection, reply.node, segment)
+        return cls(connection, reply, segment)
 
     @property
     def lost(self) -> asyncio.Event:
@@ -115,11 +121,15 @@ class PoolClient:
         timeout_s = fetch.remaining_ms / 1000 + GRACE_S
         return await self._call("fetch", fetch, FetchBlocksReply, timeout_s)
 
-    async def allocate(self, handle: str, num_slots: int) -> AllocateReply:
-        """WRITING slots, all or none; raises ServiceError OVERLOADED when there are none now."""
-        return await self._call(
-            "allocate", Allocate(handle=handle, num_slots=num_slots), AllocateReply
-        )
+    async def allocate(self, handle: str, num_slots: int, wait_s: float = 0.0) -> AllocateReply:
+        """WRITING slots, all or none; ServiceError OVERLOADED when there are none for so long."""
+        allocate = Allocate(handle=handle, num_slots=num_slots, wait_ms=int(wait_s * 1000))
+        timeout_s = CALL_TIMEOUT_S + wait_s
+        return await self._call("allocate", allocate, AllocateReply, timeout_s)
+
+    async def is_wanted(self, handle: str) -> bool:
+        """Whether a request that goes before this one has waited long for slots of this pool."""
+        return (await self._call("wanted", Wanted(handle=handle), WantedReply)).is_wanted
 
     async def seal(self, handle: str, start: int, chain: bytes, blocks: list[SealBlock]) -> Blocks:
         """Finish WRITING slots; the answer names the slot that holds each block from now on."""
@@ -149,7 +159,7 @@ class PoolClient:
 
     async def _call(
         self,
-        operation: Literal["lease", "fetch", "allocate", "seal", "pull", "release"],
+        operation: Literal["lease", "fetch", "allocate", "wanted", "seal", "pull", "release"],
         message: Message,
         reply_type: type[R],
         timeout_s: float = CALL_TIMEOUT_S,

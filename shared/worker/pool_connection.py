@@ -13,7 +13,9 @@ from shared.transport.frames import FrameConnection, FrameError
 R = TypeVar("R", bound=Message)
 CALL_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 2.0
-Operation = Literal["describe", "attach", "lease", "fetch", "allocate", "seal", "pull", "release"]
+Operation = Literal[
+    "describe", "attach", "lease", "fetch", "allocate", "wanted", "seal", "pull", "release"
+]
 
 
 class PoolConnection:

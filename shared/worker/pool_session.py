@@ -67,6 +67,7 @@ async def open_session(
         root=loaded.kv_format.root(),
         geometry=geometry_of(loaded.layout),
         max_slots=settings.max_slots,
+        context_blocks=-(-loaded.config.max_positions // loaded.layout.block_tokens),
         timeout_s=timeout_s,
     )
     return PoolSession(client, loaded.layout)

@@ -13,11 +13,14 @@ from shared.worker.token_sender import TokenSender
 class PrefillJob(Attempt):
     """What is known of the prompt so far, and what is held for it."""
 
-    def __init__(self, reserve: Reserve, session: PoolSession) -> None:
+    def __init__(self, reserve: Reserve, session: PoolSession, now_s: float) -> None:
         super().__init__(reserve.ref)
         self.session = session
         self.num_tokens = reserve.num_tokens
-        self.expected_cached_tokens = reserve.cached_tokens
+        self.expected_uncached = max(reserve.num_tokens - reserve.cached_tokens, 1)
+        slo_ms = reserve.ttft_slo_ms
+        self.due_s = None if slo_ms is None else now_s + slo_ms / 1e3
+        """When its TTFT objective ends, on our clock."""
         self.chain: bytes = reserve.chain
         self.source: FetchSource | None = reserve.source
         self.cache: CacheMode = reserve.cache

@@ -14,7 +14,7 @@ from shared.worker.peer_watch import Peer
 from shared.worker.pool_session import PoolSession
 from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_pass import PassTools
-from shared.worker.prefill_queue import PrefillQueue
+from shared.worker.prefill_queue import PrefillQueue, Reserved
 from shared.worker.prefill_work import PrefillWork
 from shared.worker.promises import Limits, Promise, Promises
 from shared.worker.turns import Turns
@@ -40,7 +40,9 @@ class PrefillLoop:
                 max_blocks=settings.max_slots,
             )
         )
-        self._queue = PrefillQueue(settings.tokens_per_s, settings.queue)
+        self._queue = PrefillQueue(
+            settings.tokens_per_s, settings.queue, settings.queue_ageing, parts.grid.grid_tokens
+        )
         self._turns = Turns(self._queue)
         tools = PassTools(
             compute=parts.compute,
@@ -77,12 +79,16 @@ class PrefillLoop:
             self.attempts.cancel(promise.handle)
 
     def load(self) -> Load:
-        reserved_tokens = self._promises.reserved_tokens
+        now_s, reserved = monotonic_s(), self._reserved()
+        profile = self._queue.profile(reserved, now_s)
         return Load(
             queued_requests=len(self._promises),
-            queued_tokens=self._queue.queued_tokens + reserved_tokens,
+            queued_tokens=self._queue.queued_tokens + self._promises.reserved_tokens,
             running=len(self.attempts),
-            expected_start_s=self._queue.expected_start_s(reserved_tokens),
+            expected_start_s=self._queue.expected_start_s(reserved, now_s),
+            discipline=self._queue.discipline,
+            work_by_size_s=profile.work_s,
+            prompts_by_size=profile.prompts,
         )
 
     # --- messages ---------------------------------------------------------------------------
@@ -95,9 +101,8 @@ class PrefillLoop:
         now_s = monotonic_s()
         self.expire(now_s)
         uncached = max(message.num_tokens - message.cached_tokens, 1)
-        expected_start_s = self._queue.expected_start_s(
-            self._promises.reserved_tokens, uncached, now_s
-        )
+        newcomer = Reserved(message.num_tokens, uncached)
+        expected_start_s = self._queue.expected_start_s(self._reserved(), now_s, newcomer)
         reason = self._refusal(message)
         if reason:
             return ReserveReply(
@@ -118,7 +123,7 @@ class PrefillLoop:
                 )
             )
             self.attempts.forget(handle)
-            job = PrefillJob(message, self._session)
+            job = PrefillJob(message, self._session, now_s)
             self.attempts.begin(job, self._attend(job), [job.gateway])
             self._parts.poke()
         return ReserveReply(is_accepted=True, expected_start_s=expected_start_s)
@@ -144,7 +149,7 @@ class PrefillLoop:
             decode = message.decode
             self.attempts.watch(job, Peer("decode", decode.id, decode.incarnation))
         job.run_s = monotonic_s()
-        self._queue.add(handle, max(job.num_tokens - job.expected_cached_tokens, 1), job.run_s)
+        self._queue.add(handle, job.num_tokens, job.expected_uncached, job.run_s, job.due_s)
         job.run.set_result(message)
         self._parts.poke()
         return Ok()
@@ -152,6 +157,14 @@ class PrefillLoop:
     async def cancel(self, message: Cancel) -> Ok:
         self.attempts.cancel(message.ref.handle)
         return Ok()
+
+    def _reserved(self) -> list[Reserved]:
+        """Promised prompts whose run has not come."""
+        return [
+            Reserved(job.num_tokens, job.expected_uncached)
+            for job in self.attempts.all()
+            if not job.run.done()
+        ]
 
     def _refusal(self, message: Reserve) -> str:
         if self._parts.context.state != "ready" or self._session is None:
@@ -163,6 +176,9 @@ class PrefillLoop:
         if num_blocks > self._session.client.num_slots:
             total = self._session.client.num_slots
             return f"needs {num_blocks} blocks, the pool has {total}"
+        if num_blocks > self._session.client.max_slots:
+            allowed = self._session.client.max_slots
+            return f"needs {num_blocks} blocks, this instance may hold {allowed}"
         return self._promises.refusal(message.ref.handle, message.num_tokens, num_blocks)
 
     # --- one prompt -------------------------------------------------------------------------

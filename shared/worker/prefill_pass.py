@@ -197,9 +197,11 @@ class PrefillPass:
             first = None if logits is None else self._choose_first(logits)
             return first, monotonic_s() - start_s
 
+        queue = self._tools.queue
+        queue.computing(job.handle, chunk.end, chunk.num_tokens, monotonic_s())
         self._first, seconds = await self._tools.compute.run(work)
         self._compute_s += seconds
-        self._tools.queue.computed(job.handle, chunk.num_tokens, seconds)
+        queue.computed(job.handle, chunk.end, chunk.num_tokens, seconds)
 
     def _choose_first(self, logits: torch.Tensor) -> Sampled:
         """Token 0 of the answer."""

@@ -75,7 +75,8 @@ class PrefillWork:
             times=times,
             reuse=reuse,
         )
-        await hand_over(self._bus, job, run.decode, handoff)
+        pool = job.session.client
+        await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
 
     async def _hold(self, job: PrefillJob) -> Prefix:
         """The cached prefix: fetched when reserved, held again when it was given up."""

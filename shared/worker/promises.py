@@ -25,8 +25,9 @@ class Limits:
 
     max_requests: int
     max_tokens: int
-    max_blocks: int
-    """Of one attempt: they are taken all at once, and an attempt may wait for others' blocks."""
+    max_blocks: int | None
+    """Of one attempt: they are taken all at once, and an attempt may wait for others' blocks.
+    None: as many as the pool allows."""
 
 
 class Promises:
@@ -63,14 +64,14 @@ class Promises:
         others = len(self._by_handle) - (own is not None)
         other_tokens = self._tokens - (own.num_tokens if own is not None else 0)
         limits = self._limits
-        if num_blocks > limits.max_blocks:
+        if limits.max_blocks is not None and num_blocks > limits.max_blocks:
             return f"needs {num_blocks} blocks, this instance may hold {limits.max_blocks}"
         if num_tokens > limits.max_tokens:
             return f"needs room for {num_tokens} tokens, there is {limits.max_tokens} in all"
         if others >= limits.max_requests:
             return f"{others} requests are promised already"
         if other_tokens + num_tokens > limits.max_tokens:
-            free = limits.max_tokens - other_tokens
+            free = max(limits.max_tokens - other_tokens, 0)
             return f"needs room for {num_tokens} tokens, {free} are free"
         return ""
 
@@ -87,6 +88,12 @@ class Promises:
             return False
         self.give(replace(promise, expires_s=None))
         return True
+
+    def raise_to(self, handle: str, num_tokens: int) -> None:
+        """It holds more than was promised; what it once held stays promised until its end."""
+        promise = self._by_handle.get(handle)
+        if promise is not None and num_tokens > promise.num_tokens:
+            self.give(replace(promise, num_tokens=num_tokens))
 
     def end(self, handle: str) -> Promise | None:
         promise = self._by_handle.pop(handle, None)

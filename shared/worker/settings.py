@@ -6,12 +6,17 @@ from typing import Literal
 from pydantic import Field
 
 from shared.runtime.settings import CommonSettings
+from shared.scheduling.queue_discipline import DEFAULT_AGEING, DisciplineName
 
 
 class WorkerSettings(CommonSettings):
     """MOONPOOL_* variables of a worker."""
 
     model: str = "SmolLM2-135M-Instruct"
+    role: Literal["prefill", "decode", "both"] | None = Field(
+        default=None,
+        description="both: prefill and decode in one process; else the one of the service",
+    )
     dtype: Literal["float32", "bfloat16"] = "float32"
     mode: Literal["exact", "fast"] = "exact"
     block_tokens: int | None = Field(
@@ -22,15 +27,35 @@ class WorkerSettings(CommonSettings):
         default=Path("/dev/shm/moonpool"), description="where transfers of this host are found"
     )
     node: str | None = Field(default=None, description="attach to this node only")
-    max_slots: int = Field(
-        default=4096, ge=1, description="most pool blocks this process may hold unsealed"
+    max_slots: int | None = Field(
+        default=None,
+        ge=1,
+        description="most pool blocks this process may hold; half of the pool, but one and a half "
+        "times the longest context at least, when not set",
     )
     max_queue: int = Field(default=256, ge=1, description="prefill: prompts promised at once")
-    queue: Literal["fair", "fifo"] = Field(
-        default="fair", description="prefill: short prompts pass long ones, or order of arrival"
+    queue: DisciplineName = Field(
+        default="shortest_first",
+        description="prefill: the least remaining work first, aged; or fifo",
+    )
+    queue_ageing: float = Field(
+        default=DEFAULT_AGEING,
+        ge=0.0,
+        description="prefill: seconds of work that a second of waiting makes up for",
     )
     tokens_per_s: float = Field(
         default=500.0, gt=0, description="prefill: assumed speed until it is learnt"
     )
     decode_tokens: int = Field(default=16_384, ge=1, description="decode: tokens of device cache")
+    admit_tokens: int = Field(
+        default=256,
+        ge=1,
+        description="decode: tokens of an answer that must have room when it is admitted",
+    )
+    saved_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="decode: tokens of KV kept in host memory for requests that were put out of "
+        "the device cache; as many as that has when not set",
+    )
     max_batch: int = Field(default=16, ge=1, description="decode: requests in the batch")

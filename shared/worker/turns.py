@@ -21,7 +21,7 @@ class Turns:
         """The queue changed: somebody else may be next."""
         if self._is_taken:
             return
-        handle = self._queue.next()
+        handle = self._queue.next(monotonic_s())
         future = self._waiting.pop(handle, None) if handle is not None else None
         if future is not None and not future.done():
             self._is_taken = True

@@ -257,7 +257,7 @@ def test_a_burst_of_siblings_spreads(policy: str, blocks_in_common: int) -> None
 
 def test_two_conductors_that_see_the_same_do_not_both_flood_one_instance() -> None:
     cluster = [instance("prefill", f"p{n}", f"n{n}") for n in range(8)]
-    cluster += [instance("decode", "d", "n0")]
+    cluster += [instance("decode", "d", "n8")]
     first_choices = Counter[str]()
     for seed in range(64):
         driven = Driven(cluster, seed=seed)

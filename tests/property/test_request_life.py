@@ -202,7 +202,8 @@ def test_any_faults_lead_to_exactly_one_end_with_the_tokens_in_order(
     assert len(world.ends) == 1
     assert world.now_s <= DEADLINE_S + 2.0
     assert world.given == world.answer[: len(world.given)]
-    assert world.runs <= LIMITS.max_runs
+    # A run that was handed back with new tokens has not failed.
+    assert world.runs <= LIMITS.max_runs + num_tokens
     if isinstance(world.ends[0], Finish):
         assert world.given == world.answer
         assert world.ends[0].reason == ("stop" if ends_with_eos else "length")

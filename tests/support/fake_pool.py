@@ -6,6 +6,7 @@ import asyncio
 import numpy as np
 import xxhash
 
+from services.transfer.slot_line import SlotLine
 from shared.kv.block_keys import split
 from shared.kv.block_pool import BlockPool, Refusal, SealItem
 from shared.kv.eviction.lru import LruEviction
@@ -45,6 +46,7 @@ class FakeNode:
         self.geometry = geometry
         self.generations = np.zeros(num_slots, dtype=np.uint64)
         self.pool = BlockPool(num_slots, LruEviction(), self.generations)
+        self.line = SlotLine(self.pool)
         self.memory = bytearray(num_slots * geometry.block_bytes)
         self.bytes = np.frombuffer(self.memory, dtype=np.uint8).reshape(
             num_slots, geometry.num_layers, 2, geometry.block_tokens, geometry.token_bytes
@@ -89,7 +91,7 @@ class FakePool:
     def __init__(self, node: FakeNode, owner: str, cap: int) -> None:
         self._node = node
         self.owner = owner
-        self._cap = cap
+        self._cap = self.max_slots = cap
         self.node = node.ref
         self.num_slots = len(node.generations)
         self.data = memoryview(node.memory)
@@ -135,14 +137,19 @@ class FakePool:
             transport="fake" if moved else "none",
         )
 
-    async def allocate(self, handle: str, num_slots: int) -> AllocateReply:
+    async def allocate(self, handle: str, num_slots: int, wait_s: float = 0.0) -> AllocateReply:
         await self._enter("allocate")
-        taken = self._node.pool.allocate(self.owner, handle, num_slots, self._cap)
+        taken = await self._node.line.allocate(self.owner, handle, num_slots, self._cap, wait_s)
+        self._check_alive()
         if isinstance(taken, Refusal):
             raise ServiceError(ErrorCode.OVERLOADED, taken.reason, is_retryable=True)
         return AllocateReply(
             slots=[block.slot for block in taken], generations=[block.generation for block in taken]
         )
+
+    async def is_wanted(self, handle: str) -> bool:
+        await self._enter("wanted")
+        return self._node.line.is_wanted(handle)
 
     async def seal(self, handle: str, start: int, chain: bytes, blocks: list[SealBlock]) -> Blocks:
         await self._enter("seal")

@@ -172,7 +172,7 @@ class TransferHost:
         instance: str = "worker",
         root: bytes = ROOT,
         geometry: KvGeometry = GEOMETRY,
-        max_slots: int = 200,
+        max_slots: int | None = 200,
         timeout_s: float = 10.0,
     ) -> PoolClient:
         return await PoolClient.attach(

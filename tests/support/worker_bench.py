@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.engine.kv_layout import DtypeName
 from shared.engine.loaded_model import LoadedModel
 from shared.kv.block_keys import chain_keys
 from shared.messages import subjects
@@ -39,12 +40,27 @@ from shared.runtime.tasks import Tasks
 from shared.worker.decode_loop import DecodeLoop
 from shared.worker.instance import WorkerService
 from shared.worker.parts import Load
+from shared.worker.pool_session import Role
 from shared.worker.prefill_loop import PrefillLoop
+from shared.worker.role_unit import RoleUnit
 from shared.worker.settings import WorkerSettings
 
 MODEL = "dummy:tiny"
 LOG = logging.getLogger("test")
 Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormat:
+    """What of the model the workers of one bench agree on."""
+
+    block_tokens: int | None = None
+    """None: blocks as large as the grid."""
+    dtype: DtypeName = "float32"
+
+
+FLOAT32 = ModelFormat()
+BFLOAT16 = ModelFormat(dtype="bfloat16")
 
 
 @dataclass
@@ -85,9 +101,28 @@ class Answer:
 class Worker:
     """One instance in this process."""
 
-    def __init__(self, service: WorkerService, context: Context[WorkerSettings]) -> None:
+    def __init__(
+        self,
+        service: WorkerService,
+        process: Context[WorkerSettings],
+        role: Role | None = None,
+    ) -> None:
         self.service = service
-        self.context = context
+        self.process = process
+        self._role = role
+
+    def as_role(self, role: Role) -> "Worker":
+        """The same process, of which this role is meant."""
+        return Worker(self.service, self.process, role)
+
+    @property
+    def unit(self) -> RoleUnit:
+        units = self.service.units
+        return units[self._role or next(iter(units))]
+
+    @property
+    def context(self) -> Context[WorkerSettings]:
+        return self.unit.context
 
     @property
     def ref(self) -> InstanceRef:
@@ -97,13 +132,12 @@ class Worker:
 
     @property
     def node(self) -> NodeRef:
-        assert self.service._session is not None
-        return self.service._session.node
+        assert self.unit.session is not None
+        return self.unit.session.node
 
     @property
     def loop(self) -> PrefillLoop | DecodeLoop:
-        assert self.service._loop is not None
-        return self.service._loop
+        return self.unit.loop
 
     @property
     def load(self) -> Load:
@@ -127,7 +161,7 @@ class WorkerBench:
         self.tasks = tasks
         self.folder = folder
         self.shared_dir = shared_dir
-        self.block_tokens: int | None = None
+        self.format = ModelFormat()
         self.workers: list[Worker] = []
         self.gateway = "gw"
         self.gateway_incarnation = "gw-1"
@@ -156,20 +190,21 @@ class WorkerBench:
         )
         await self.bus.flush()
 
-    async def start_worker(self, role: Any, node: str, **settings: Any) -> Worker:
-        name = f"{role}-{node}-{len(self.workers)}"
+    async def start_worker(self, service_name: Any, node: str, **settings: Any) -> Worker:
+        name = f"{service_name}-{node}-{len(self.workers)}"
         made = WorkerSettings(
             instance_id=name,
             model=MODEL,
             cache_dir=self.folder,
             shared_dir=self.shared_dir,
             node=node,
-            block_tokens=self.block_tokens,
+            block_tokens=self.format.block_tokens,
+            dtype=self.format.dtype,
             **settings,
         )
-        service = WorkerService(made, role)
+        service = WorkerService(made, service_name)
         context: Context[WorkerSettings] = Context(
-            service=role,
+            service=service_name,
             settings=made,
             bus=self.bus,
             tasks=self.tasks,
@@ -225,7 +260,7 @@ class WorkerBench:
         answer = Answer(ref)
         reply_subject = subjects.gateway_tokens(self.gateway, ref.request_id, ref.attempt)
         await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
-        chain = chain_of(tokens, self.block_tokens)
+        chain = chain_of(tokens, self.format)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
         replies = await asyncio.gather(
             self.reserve(prefill, ref, tokens, source=source, **common),
@@ -272,7 +307,7 @@ class WorkerBench:
     ) -> None:
         """The run of one of the two."""
         fields = {
-            "chain": chain_of(tokens, self.block_tokens),
+            "chain": chain_of(tokens, self.format),
             "sampling": Sampling(max_tokens=8, ignore_eos=True),
             "reply_subject": "moonpool.gateway.gw.tokens.none.0",
             "remaining_ms": 20_000,
@@ -307,8 +342,9 @@ class WorkerBench:
 
     async def stop(self) -> None:
         for worker in self.workers:
-            worker.context.stopping.set()
-            await worker.context.stop_serving()
+            worker.process.stopping.set()
+            for unit in worker.service.units.values():
+                await unit.context.stop_serving()
             await worker.service.stop()
         assert await self.tasks.end(5) == []
 
@@ -328,20 +364,22 @@ async def worker_bench(nats_url: str, folder: Path, shared_dir: Path) -> AsyncIt
         await bus.close()
 
 
-_MODELS: dict[int | None, LoadedModel] = {}
+_MODELS: dict[ModelFormat, LoadedModel] = {}
 
 
-def reference_model(folder: Path, block_tokens: int | None = None) -> LoadedModel:
-    """The model of all workers; blocks as large as the grid when not told otherwise."""
+def reference_model(folder: Path, wanted: ModelFormat = FLOAT32) -> LoadedModel:
+    """The model of all workers."""
     from shared.engine.loaded_model import load_model
 
-    if block_tokens not in _MODELS:
-        _MODELS[block_tokens] = load_model(MODEL, cache_dir=folder, block_tokens=block_tokens)
-    return _MODELS[block_tokens]
+    if wanted not in _MODELS:
+        _MODELS[wanted] = load_model(
+            MODEL, cache_dir=folder, block_tokens=wanted.block_tokens, dtype=wanted.dtype
+        )
+    return _MODELS[wanted]
 
 
-def chain_of(tokens: Tokens, block_tokens: int | None = None) -> bytes:
-    loaded = _MODELS[block_tokens]
+def chain_of(tokens: Tokens, wanted: ModelFormat = FLOAT32) -> bytes:
+    loaded = _MODELS[wanted]
     return chain_keys(loaded.kv_format.root(), tokens, loaded.layout.block_tokens)
 
 
@@ -349,7 +387,9 @@ def prompt(num_tokens: int, seed: int = 0) -> Tokens:
     return np.random.default_rng(seed).integers(0, 500, num_tokens, dtype=np.int32)
 
 
-def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
+def reference_answer(
+    tokens: Tokens, sampling: Sampling, wanted: ModelFormat = FLOAT32
+) -> list[int]:
     """One engine, no pool, no cache: what every way through the cluster must give."""
     import torch
 
@@ -358,12 +398,11 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
     from shared.engine.sampler import Sampler
     from shared.worker.sampling import params_of
 
-    loaded = _MODELS[None]
+    loaded = _MODELS[wanted]
     layout, grid = loaded.layout, loaded.grid_tokens
     num_blocks = -(-len(tokens) // layout.block_tokens)
-    pool = torch.zeros(
-        num_blocks, layout.num_layers, 2, layout.block_tokens, layout.num_kv_heads, layout.head_dim
-    )
+    shape = (layout.num_layers, 2, layout.block_tokens, layout.num_kv_heads, layout.head_dim)
+    pool = torch.zeros(num_blocks, *shape, dtype=layout.torch_dtype)
     prefill = PrefillEngine(loaded.model, pool, layout)
     for start in range(0, len(tokens), grid):
         first, end = start // layout.block_tokens, min(start + grid, len(tokens))
@@ -371,7 +410,7 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
         logits = prefill.prefill_chunk(tokens[start:end], start, range(first), range(first, last))
     assert logits is not None
     sampler = Sampler(params_of(sampling), tokens.tolist())
-    answer = [sampler.choose(logits.numpy(), len(tokens)).token]
+    answer = [sampler.choose(logits.float().numpy(), len(tokens)).token]
     decode = DecodeEngine(loaded.model, layout, len(tokens) + sampling.max_tokens)
     decode.add("s", len(tokens) + sampling.max_tokens)
     for block in range(num_blocks):
@@ -381,5 +420,5 @@ def reference_answer(tokens: Tokens, sampling: Sampling) -> list[int]:
     while len(answer) < sampling.max_tokens:
         position = len(tokens) + len(answer) - 1
         logits = decode.step([("s", answer[-1], position)])[0]
-        answer.append(sampler.choose(logits.numpy(), position + 1).token)
+        answer.append(sampler.choose(logits.float().numpy(), position + 1).token)
     return answer

@@ -3,10 +3,12 @@
 A candidate may compute from what is at hand, or fetch more of the prefix first: from several
 depths of match, as much as its queue hides, or all of it. A fetch overlaps the queue, waits for
 what the senders and the receiver move already, and stops where recomputing is faster. The price is
-the request's own TTFT and the delay it brings to those that it will be served before.
+the request's own TTFT, the delay it brings to those that it will be served before, and what the way
+to decode costs (pairing).
 """
 
 from shared.scheduling.fetching import Link, holders_by_depth, offer
+from shared.scheduling.pairing import add_pair_costs
 from shared.scheduling.pricing import (
     Prices,
     Situation,
@@ -30,4 +32,5 @@ class Moonpool:
                 offer(prices, holders, link, at_hand, reach)
             if link.is_idle and len(holders) == situation.max_sources:
                 break  # others hold less and would be no faster
+        add_pair_costs(prices)
         return cheapest_first(prices)

@@ -13,6 +13,7 @@ from shared.messages.pool import PullItem, SealBlock
 from shared.messages.transfer import KvGeometry
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
+from shared.worker.pool_client import PoolClient
 from tests.support.deadline import until
 from tests.support.transfer_node import (
     GEOMETRY,
@@ -209,6 +210,41 @@ async def test_slots_are_capped_by_worker_and_refusals_are_retryable(host: Trans
     assert error.value.is_retryable
     await pool.release("r")
     await pool.allocate("r2", 10)
+    pool.close()
+
+
+async def test_who_waits_for_slots_is_told_when_others_give_them_back(host: TransferHost) -> None:
+    transfer = host.start("a", pool_bytes=20 * GEOMETRY.block_bytes)
+    first = await host.attach(transfer, instance="first")
+    second = await host.attach(transfer, instance="second")
+    third = await host.attach(transfer, instance="third")
+    await first.allocate("r1/0", 18)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(second.allocate("r2/1", 20, wait_s=30))
+        await until(lambda: first.is_wanted("r1/0"), what="its slots are wanted")
+        assert not await first.is_wanted("r1/2")
+        stopped = group.create_task(_is_stopped(third, "r3/0"))
+        with pytest.raises(ServiceError, match="3 slots wanted, the pool has 2 now"):
+            await third.allocate("r4/0", 3)
+        await third.release("r3/0")
+        await stopped
+        first.close()  # as if it had died
+        assert len((await waiting).slots) == 20
+    second.close()
+    third.close()
+
+
+async def _is_stopped(pool: PoolClient, handle: str) -> None:
+    with pytest.raises(ServiceError, match="was stopped"):
+        await pool.allocate(handle, 3, wait_s=30)
+
+
+async def test_without_a_cap_a_worker_may_hold_half_of_the_pool(host: TransferHost) -> None:
+    transfer = host.start("a", pool_bytes=20 * GEOMETRY.block_bytes)
+    pool = await host.attach(transfer, max_slots=None)
+    assert pool.max_slots == 10
+    with pytest.raises(ServiceError, match="this worker's share has 10"):
+        await pool.allocate("r", 11)
     pool.close()
 
 

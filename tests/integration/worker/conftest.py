@@ -12,14 +12,26 @@ from shared.worker.pool_session import PoolSession, geometry_of
 from shared.worker.settings import WorkerSettings
 from tests.support.fake_pool import FakeNode
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
-from tests.support.worker_bench import reference_model, worker_bench
+from tests.support.worker_bench import (
+    BFLOAT16,
+    FLOAT32,
+    ModelFormat,
+    reference_model,
+    worker_bench,
+)
 
-SMALL_BLOCK_TOKENS = 64
+SMALL_BLOCKS = ModelFormat(block_tokens=64)
 
 
 @pytest.fixture(scope="session")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return reference_model(tmp_path_factory.mktemp("model"))
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights, kernels and self-tests, made once for all tests of this worker."""
+    return tmp_path_factory.mktemp("model")
+
+
+@pytest.fixture(scope="session")
+def loaded(model_folder: Path) -> LoadedModel:
+    return reference_model(model_folder)
 
 
 @asynccontextmanager
@@ -29,7 +41,7 @@ async def two_nodes(
     loaded: LoadedModel,
     patch: pytest.MonkeyPatch,
     num_slots: int,
-    block_tokens: int | None,
+    wanted: ModelFormat = FLOAT32,
 ) -> AsyncIterator[TwoNodes]:
     peers: dict[str, FakeNode] = {}
     geometry = geometry_of(loaded.layout)
@@ -44,9 +56,9 @@ async def two_nodes(
         )
         return PoolSession(pool, model.layout)
 
-    patch.setattr("shared.worker.instance.open_session", open_fake)
+    patch.setattr("shared.worker.pool_session.open_session", open_fake)
     async with worker_bench(nats_url, folder, folder) as bench:
-        bench.block_tokens = block_tokens
+        bench.format = wanted
         yield TwoNodes(
             bench,
             a,
@@ -60,19 +72,28 @@ async def two_nodes(
 
 @pytest.fixture
 async def nodes(
-    nats_url: str, tmp_path: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, model_folder: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TwoNodes]:
-    async with two_nodes(nats_url, tmp_path, loaded, monkeypatch, NUM_SLOTS, None) as made:
+    async with two_nodes(nats_url, model_folder, loaded, monkeypatch, NUM_SLOTS) as made:
         yield made
 
 
 @pytest.fixture
 async def small_block_nodes(
-    nats_url: str, tmp_path: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, model_folder: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TwoNodes]:
     """Blocks of a quarter of the grid."""
-    small = reference_model(tmp_path, SMALL_BLOCK_TOKENS)
+    small = reference_model(model_folder, SMALL_BLOCKS)
     async with two_nodes(
-        nats_url, tmp_path, small, monkeypatch, 4 * NUM_SLOTS, SMALL_BLOCK_TOKENS
+        nats_url, model_folder, small, monkeypatch, 4 * NUM_SLOTS, SMALL_BLOCKS
     ) as made:
+        yield made
+
+
+@pytest.fixture
+async def bf16_nodes(
+    nats_url: str, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[TwoNodes]:
+    loaded = reference_model(model_folder, BFLOAT16)
+    async with two_nodes(nats_url, model_folder, loaded, monkeypatch, NUM_SLOTS, BFLOAT16) as made:
         yield made

@@ -82,7 +82,7 @@ async def test_cancelling_while_a_layer_computes_stops_between_two_layers(
 async def test_cancelling_while_tokens_come_frees_the_device_cache(nodes: TwoNodes) -> None:
     answer = await nodes.bench.submit(prompt(300), nodes.prefill, nodes.decode, sampling=LONG)
     await until(lambda: len(answer.tokens) > 5, what="some tokens")
-    assert nodes.decode.device_tokens == 1300
+    assert 300 < nodes.decode.device_tokens < 1300  # not all that it may come to need
     await nodes.bench.cancel(answer.ref)
     await nodes.nothing_is_held()
     assert answer.error is None

@@ -84,9 +84,10 @@ async def nodes(
     tmp_path: Path,
     shared_dir: Path,
     loaded: LoadedModel,
+    model_folder: Path,
     transfers: list[ServiceProcess],
 ) -> AsyncIterator[RealNodes]:
-    async with worker_bench(nats_url, tmp_path, shared_dir) as bench:
+    async with worker_bench(nats_url, model_folder, shared_dir) as bench:
         reports: dict[str, NodeReport] = {}
 
         def on_report(report: NodeReport) -> None:

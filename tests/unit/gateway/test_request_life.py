@@ -216,6 +216,23 @@ def test_attempts_are_bounded() -> None:
     assert life.num_runs == 5
 
 
+def test_a_request_that_is_handed_back_goes_on_as_long_as_it_gets_tokens() -> None:
+    life = running_life(max_tokens=100)
+    overloaded = refusal(ErrorCode.OVERLOADED)
+    for attempt in range(12):
+        life.on_event(chunk(attempt, attempt, 7), 1.0)
+        life.on_event(RunFailed(attempt, "decode", overloaded), 1.0)
+        assert life.phase == "waiting"
+        life.on_event(TimePassed(), 10.0)
+        life.on_event(Placed(attempt + 1, placement()), 10.0)
+    for attempt in range(12, 17):
+        assert life.phase == "running"
+        life.on_event(RunFailed(attempt, "decode", overloaded), 11.0)
+        life.on_event(TimePassed(), 20.0)
+        life.on_event(Placed(attempt + 1, placement()), 20.0)
+    assert life.phase == "ended"
+
+
 def test_the_deadline_ends_everything() -> None:
     life = running_life()
     effects = life.on_event(TimePassed(), DEADLINE_S)

@@ -68,10 +68,14 @@ async def test_a_gateway_that_never_hears_the_end_holds_nothing_up_for_ever() ->
     assert len(bus.asked) == token_sender.LAST_TRIES
 
 
+async def not_wanted() -> bool:
+    return False
+
+
 async def test_a_hand_over_whose_answer_is_lost_is_asked_again() -> None:
     slow = ServiceError(ErrorCode.DEADLINE, "not yet", is_retryable=True)
     bus = LossyBus([LOST, NOBODY, slow, HandoffReply(streamed_bytes=9)])
-    reply = await hand_over(bus, Attempt(REF), DECODE, HANDOFF)  # type: ignore[arg-type]
+    reply = await hand_over(bus, Attempt(REF), DECODE, HANDOFF, not_wanted)  # type: ignore[arg-type]
     assert reply.streamed_bytes == 9
     assert len(bus.asked) == 4
 
@@ -80,13 +84,26 @@ async def test_a_decode_that_is_gone_is_given_up_soon(monkeypatch: pytest.Monkey
     monkeypatch.setattr(handover, "UNHEARD_S", 0.0)
     bus = LossyBus([NOBODY])
     with pytest.raises(ServiceError) as caught:
-        await hand_over(bus, Attempt(REF), DECODE, HANDOFF)  # type: ignore[arg-type]
+        await hand_over(bus, Attempt(REF), DECODE, HANDOFF, not_wanted)  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.is_retryable) == (ErrorCode.PEER_LOST, True)
 
 
 async def test_what_decode_refuses_is_not_asked_again() -> None:
     bus = LossyBus([ServiceError(ErrorCode.NOT_RESERVED, "never heard of it", is_retryable=True)])
     with pytest.raises(ServiceError) as caught:
-        await hand_over(bus, Attempt(REF), DECODE, HANDOFF)  # type: ignore[arg-type]
+        await hand_over(bus, Attempt(REF), DECODE, HANDOFF, not_wanted)  # type: ignore[arg-type]
     assert caught.value.code == ErrorCode.NOT_RESERVED
     assert len(bus.asked) == 1
+
+
+async def test_who_cannot_hand_over_gives_up_blocks_that_are_wanted() -> None:
+    slow = ServiceError(ErrorCode.DEADLINE, "not yet", is_retryable=True)
+    bus = LossyBus([slow, slow, HandoffReply()])
+    answers = iter([False, True])
+
+    async def is_wanted() -> bool:
+        return next(answers)
+
+    with pytest.raises(ServiceError, match="waits for its blocks") as gave_up:
+        await hand_over(bus, Attempt(REF), DECODE, HANDOFF, is_wanted)  # type: ignore[arg-type]
+    assert (gave_up.value.code, gave_up.value.is_retryable) == (ErrorCode.OVERLOADED, True)

@@ -8,8 +8,8 @@ from shared.worker.turns import Turns
 
 def loaded_queue(*handles: str) -> PrefillQueue:
     queue = PrefillQueue(1.0)
-    for handle in handles:
-        queue.add(handle, 1, 0.0)
+    for number, handle in enumerate(handles):
+        queue.add(handle, 1, 1, float(number))
         queue.loaded(handle, 1)
     return queue
 
