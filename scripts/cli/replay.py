@@ -13,13 +13,17 @@ from rich.progress import Progress
 
 from scripts.charts.files import check_plot, write_charts
 from scripts.cli.output import CommandError, console, print_json
-from scripts.cli.target import UP_HINT, Target, find_target
+from scripts.cli.target import UP_HINT, Target, find_target, need_nats
+from scripts.launcher.readiness import ask_conductor
+from scripts.replay.beside import beside, load_costs, scale_of, simulate_plan
 from scripts.replay.measures import measures_of
 from scripts.replay.plan import Plan, PlanSettings, make_plan
 from scripts.replay.player import Player, Run
 from scripts.replay.show import replay_charts, replay_table
 from scripts.replay.sweep import sweep, sweep_table
 from scripts.simulate.traces import load_trace
+from shared.messages.conductor import StateReply
+from shared.runtime.bus import Bus
 from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.slo import Slo
 from shared.simulator.trace import TraceRequest
@@ -44,8 +48,12 @@ def replay(
     pd_sweep: Annotated[
         int, typer.Option(min=0, help="Advise how to split so many instances (simulated).")
     ] = 0,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Also in the simulator, and how far that is off.")
+    ] = False,
     hardware: Annotated[
-        str | None, typer.Option(help="Of --pd-sweep: what `moonpool bench calibrate` wrote.")
+        str | None,
+        typer.Option(help="Of --pd-sweep, --simulate: what `moonpool bench calibrate` wrote."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Charts, to .html or .png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -70,11 +78,17 @@ def replay(
     if pd_sweep:
         _advise(given, settings, pd_sweep, hardware, Slo(ttft_slo, tbt_slo), as_json=as_json)
         return
+    costs = load_costs(hardware) if simulate else None
     target = find_target(url, admin_key=admin_key)
     if target is None:
         raise CommandError("no cluster runs on this machine", hint=f"{UP_HINT} with --url")
     runs, plan = asyncio.run(_play_all(target, given, settings, policies))
     found = [measures_of(name, run, Slo(ttft_slo, tbt_slo)) for name, run in runs.items()]
+    if costs is not None:
+        state = asyncio.run(_state(need_nats(target)))
+        for measured, policy in zip(found, policies, strict=True):
+            outcome = simulate_plan(plan, state, costs, policy)
+            measured["simulated"] = beside(measured, outcome, scale_of(plan))
     if plot is not None:
         write_charts(plot, f"{trace}, replayed", replay_charts(runs))
     if as_json:
@@ -128,6 +142,17 @@ async def _play_all(
 
             runs[name] = await player.play(plan.requests, on_done)
     return runs, plan
+
+
+async def _state(nats_url: str) -> StateReply:
+    bus = await Bus.connect(nats_url, name="replay")
+    try:
+        state = await ask_conductor(bus)
+    finally:
+        await bus.close()
+    if state is None:
+        raise CommandError("no conductor answers", hint="see `moonpool status`")
+    return state
 
 
 async def _model(target: Target) -> tuple[str, int]:

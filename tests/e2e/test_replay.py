@@ -101,3 +101,14 @@ def test_calibrate_writes_a_profile_that_the_simulator_reads(
     assert hardware.prefill_s(1_024, 0) > hardware.prefill_s(1_024, 768) > 0
     assert hardware.decode_step_s > 0
     assert (tmp_path / "here.conductor.json").is_file()
+    write_trace(tmp_path / "t.jsonl")
+    shown = replayed(
+        command(
+            dummy_cluster, "replay", "--trace", str(tmp_path / "t.jsonl"), "--scale", "2",
+            "--simulate", "--hardware", str(out),
+        )
+    )  # fmt: skip
+    simulated = shown["runs"][0]["simulated"]
+    # Times of a busy machine prove nothing; what is cached does not depend on them.
+    assert simulated["ttft_to_live"] > 0
+    assert simulated["cached_tokens"] == pytest.approx(8 * 512, rel=0.3)
