@@ -110,6 +110,7 @@ def bill_of(message: FinishedBill) -> BillFinished:
         tbt_s=real.tbt_s,
         predicted=_predicted(message.predicted),
         real=_predicted(real),
+        decode_s=message.decode_s,
         ttft_s=real.ttft_s,
         output_tokens=message.output_tokens,
     )

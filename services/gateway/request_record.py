@@ -105,6 +105,7 @@ class RequestRecord:
             real=real,
             reuse=self.reuse,
             output_tokens=len(self._given_s),
+            decode_s=self._given_s[-1] - self._given_s[0] if self._given_s else 0.0,
         )
 
 

@@ -57,6 +57,8 @@ class FinishedBill(Message):
     real: Times
     reuse: Reuse
     output_tokens: int = 0
+    decode_s: float = 0.0
+    """From token 0 to the last."""
 
 
 class BillRequest(Message):
