@@ -101,7 +101,7 @@ class Player:
                 else:
                     async for line in response.aiter_lines():
                         _note(played, line)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError) as error:
             played.error = f"{type(error).__name__}: {error}"
         on_done()
 
