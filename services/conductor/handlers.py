@@ -86,8 +86,10 @@ class Handlers:
                 f"chain: {len(message.chain)} bytes are no whole keys of {KEY_BYTES}",
                 field="chain",
             )
+        if message.cache == "off" or not message.chain:
+            return ()
         root = next((m.root for m in self._models() if m.name == message.model), None)
-        if message.cache == "off" or not message.chain or root is None:
+        if root is None:
             return ()
         try:
             reply = await self._bus.request(

@@ -1,4 +1,4 @@
-"""From what a client sent to token ids and block keys, in threads. Loads the text model."""
+"""From what a client sent to token ids and block keys, long ones in threads."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,6 +19,10 @@ from shared.messages.conductor import ModelInfo
 
 T = TypeVar("T")
 THREADS = 2
+SHORT_CHARS = 1_024
+"""Handing so little to a thread and back takes longer than doing it."""
+MESSAGE_CHARS = 32
+"""What rendering one message is worth."""
 MESSAGE_ROOM_BYTES = 64 << 10
 """Of a message, for all that is not tokens or keys."""
 
@@ -79,7 +83,8 @@ class PromptMaker:
             ids = self._encode(text, "messages", add_special_tokens=False)
             return self._finish(ids, body.answer_limit, model, is_chat=True)
 
-        return await self._in_thread(make)
+        size = sum(len(message.content) + MESSAGE_CHARS for message in body.messages)
+        return await self._made(make, size)
 
     async def completion(self, body: CompletionBody, model: ModelInfo) -> Prompt:
         def make() -> Prompt:
@@ -97,7 +102,7 @@ class PromptMaker:
                 raise bad_request("prompt", f"Invalid 'prompt': {problem}")
             return self._finish(ids, body.answer_limit, model, is_chat=False)
 
-        return await self._in_thread(make)
+        return await self._made(make, len(body.prompt))
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -108,7 +113,10 @@ class PromptMaker:
         except ValueError as error:
             raise bad_request(param, f"Invalid '{param}': {error}") from None
 
-    async def _in_thread(self, make: Callable[[], T]) -> T:
+    async def _made(self, make: Callable[[], T], size: int) -> T:
+        """`size`: characters, or tokens that are given as such."""
+        if size <= SHORT_CHARS:
+            return make()
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)
 
     def _finish(

@@ -138,7 +138,8 @@ class RequestDriver:
             self.post(Placed(effect.attempt, placement))
 
     async def _run(self, effect: StartRun) -> None:
-        await asyncio.gather(self._send_run(effect, "decode"), self._send_run(effect, "prefill"))
+        # Prefill first: the first token waits for it. Decode's run may come after its hand-over.
+        await asyncio.gather(self._send_run(effect, "prefill"), self._send_run(effect, "decode"))
 
     async def _send_run(self, effect: StartRun, stage: Stage) -> None:
         try:

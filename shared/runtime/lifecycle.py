@@ -1,6 +1,7 @@
 """From main to exit code: settings, loop, bus, signals, start, drain and stop of one service."""
 
 import asyncio
+import gc
 import importlib.metadata
 import logging
 import os
@@ -24,6 +25,8 @@ from shared.runtime.tasks import Tasks
 
 S = TypeVar("S", bound=CommonSettings)
 STOP_TIMEOUT_S = 5.0
+GC_ALLOCATIONS = 10_000
+"""Between two collections of young objects: a request makes some thousands, few in cycles."""
 
 
 class PingRequest(Message):
@@ -180,6 +183,9 @@ async def _live(context: Context[S], service: Service[S]) -> None:
     await _unless_stopping(context.stopping, service.start(context))
     if not context.stopping.is_set():
         log.info("%s is up", context.id)
+        # What is there now stays: looking through it again and again would hold up requests.
+        gc.freeze()
+        gc.set_threshold(GC_ALLOCATIONS)
     await context.stopping.wait()
     log.info("%s drains", context.id)
     context.state = "draining"

@@ -32,6 +32,8 @@ class PrefillJob(Attempt):
         self.has_slots = False
         """From then on its prefix cannot be given up."""
         self.sender: TokenSender | None = None
+        self.first_token: int | None = None
+        """The one that the gateway was given."""
 
     def take(self, run: PrefillRun) -> None:
         """What the reservation did not say; a prefix held for nothing is not used."""
