@@ -90,6 +90,7 @@ def test_coupled_is_refused_with_what_to_do_instead(
     assert "role `both`" in json.loads(done.stdout)["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_calibrate_writes_a_profile_that_the_simulator_reads(
     dummy_cluster: HostedCluster, tmp_path: Path
