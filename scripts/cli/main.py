@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import assess, bench, chat, demo, replay, role, simulate, status, up
+from scripts.cli import (
+    assess,
+    bench,
+    chat,
+    credentials,
+    demo,
+    doctor,
+    index,
+    replay,
+    role,
+    simulate,
+    status,
+    up,
+)
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -28,12 +41,15 @@ for command in (
     demo.demo,
     status.status,
     role.role,
+    doctor.doctor,
     simulate.simulate,
     replay.replay,
     assess.assess,
+    credentials.credentials,
 ):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(index.app, name="index")
 
 
 def _print_version(is_asked: bool) -> None:

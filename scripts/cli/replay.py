@@ -134,8 +134,7 @@ async def _play_all(
             plan = make_plan(given, replace(settings, context_tokens=context_tokens, salt=salt))
             name = policy or "as deployed"
             task = progress.add_task(name, total=len(plan.requests))
-            placement = None if policy is None else {"policy": policy}
-            player = Player(target.base_url, model, target.admin_key, placement)
+            player = Player(target.base_url, model, target.admin_key, policy=policy)
 
             def on_done(task: Any = task) -> None:
                 progress.advance(task)

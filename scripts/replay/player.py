@@ -47,7 +47,9 @@ class Player:
     model: str
     admin_key: str = ""
     placement: dict[str, str] | None = None
-    """Instances or a policy, which the admin key allows."""
+    """Instances, which the admin key allows."""
+    policy: str | None = None
+    """So too."""
     max_connections: int = 1_024
 
     async def play(
@@ -84,6 +86,8 @@ class Player:
         }
         if self.placement is not None:
             body["placement"] = self.placement
+        if self.policy is not None:
+            body["policy"] = self.policy
         content = await asyncio.to_thread(json.dumps, body)
         headers = {
             "content-type": "application/json",

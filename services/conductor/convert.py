@@ -1,6 +1,6 @@
 """Between the wire and the words of the core, both ways. No decisions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
@@ -9,10 +9,12 @@ from shared.messages.common import (
     FetchSource,
     InstanceRef,
     NodeRef,
+    Replica,
     RequestRef,
+    Targets,
 )
 from shared.messages.conductor import Candidate as WireCandidate
-from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError, Targets
+from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError
 from shared.messages.index import MatchReply
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport
@@ -23,6 +25,7 @@ from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     NO_SLO,
     Candidate,
+    ExpectedPrefix,
     InstanceView,
     NodeMatch,
     PlacementDecision,
@@ -63,7 +66,7 @@ def view_of(report: InstanceReport) -> InstanceView:
     )
 
 
-def request_of(message: PlaceRequest) -> PlacementRequest:
+def request_of(message: PlaceRequest, found: MatchReply) -> PlacementRequest:
     return PlacementRequest(
         request_id=message.ref.request_id,
         attempt=message.ref.attempt,
@@ -81,6 +84,12 @@ def request_of(message: PlaceRequest) -> PlacementRequest:
         remaining_s=message.remaining_ms / 1e3,
         slo=slo_of_ms(message.ttft_slo_ms, message.tbt_slo_ms),
         priority=message.priority,
+        expected=tuple(
+            ExpectedPrefix(
+                (one.instance.id, one.instance.incarnation), one.num_blocks, one.eta_ms / 1e3
+            )
+            for one in found.expected
+        ),
     )
 
 
@@ -105,6 +114,8 @@ def bill_of(message: FinishedBill) -> BillFinished:
         compute_s=real.compute_s,
         fetched_bytes=reuse.fetched_bytes,
         fetch_s=reuse.fetch_s,
+        disk_bytes=reuse.disk_bytes,
+        disk_s=reuse.disk_s,
         streamed_bytes=reuse.streamed_bytes,
         stream_s=reuse.stream_s,
         tbt_s=real.tbt_s,
@@ -150,7 +161,7 @@ def reserve_of(effect: SendReserve) -> Reserve:
         max_tokens=request.max_tokens,
         cached_tokens=effect.cached_tokens,
         chain=request.chain if effect.role == "prefill" else b"",
-        source=_source(effect.source),
+        source=_sources(effect.sources),
         cache="on" if request.use_cache else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
@@ -167,8 +178,8 @@ def placed_reply(decision: PlacementDecision) -> PlaceReply:
         prefill=_instance(winner.prefill),
         decode=_instance(decision.decode),
         local_blocks=winner.local_blocks,
-        source=_source(winner.source),
-        decode_source=_source(decision.decode_source),
+        source=_sources(winner.sources),
+        decode_source=_sources([decision.decode_source] if decision.decode_source else []),
         predicted=_times(decision.predicted),
         policy=decision.policy,
     )
@@ -231,11 +242,18 @@ def _instance(view: InstanceView) -> InstanceRef:
     return InstanceRef(id=view.id, incarnation=view.incarnation, node=view.node)
 
 
-def _source(source: Source | None) -> FetchSource | None:
-    if source is None:
+def _sources(sources: Sequence[Source]) -> FetchSource | None:
+    """The first, with the others in it."""
+    if not sources:
         return None
-    node = NodeRef(id=source.node, incarnation=source.incarnation)
-    return FetchSource(node=node, num_blocks=source.num_blocks)
+    first, *others = (
+        Replica(
+            node=NodeRef(id=source.node, incarnation=source.incarnation),
+            num_blocks=source.num_blocks,
+        )
+        for source in sources
+    )
+    return FetchSource(node=first.node, num_blocks=first.num_blocks, others=others)
 
 
 def _times(times: PredictedTimes) -> Times:

@@ -6,11 +6,19 @@ from typing import Any
 from services.conductor import convert
 from services.conductor.driver import Driver
 from services.conductor.heard import Heard, models_of
+from services.conductor.replicas import Replicas
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
 from shared.messages.common import Empty, ErrorCode
-from shared.messages.conductor import ModelsReply, PlaceReply, PlaceRequest, StateReply
+from shared.messages.conductor import (
+    ChangeReplicaReply,
+    ChangeReplicaRequest,
+    ModelsReply,
+    PlaceReply,
+    PlaceRequest,
+    StateReply,
+)
 from shared.messages.index import MatchReply, MatchRequest
 from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
 from shared.runtime.bus import Bus
@@ -18,7 +26,7 @@ from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.events import InstanceReported, NodeReported
-from shared.scheduling.vocabulary import NodeMatch, Refusal, Role
+from shared.scheduling.vocabulary import Refusal, Role
 
 MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
@@ -39,6 +47,7 @@ class Handlers:
         self._instances: Heard[InstanceReport] = Heard()
         self._nodes: Heard[NodeReport] = Heard()
         self._gateways: Heard[GatewayReport] = Heard()
+        self._replicas = Replicas(bus, self._nodes, self._models)
         self.driver: Driver | None = None
 
     # --- plain subscriptions -------------------------------------------------------------------
@@ -66,19 +75,23 @@ class Handlers:
     # --- questions -----------------------------------------------------------------------------
     async def place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
-        matches = await self._match(message)
-        return await self.driver.place(convert.request_of(message), matches)
+        found = await self._match(message)
+        return await self.driver.place(
+            convert.request_of(message, found), convert.matches_of(found)
+        )
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
-        matches = await self._match(message)
-        outcome = self._core.explain(convert.request_of(message), matches, self._clock())
+        found = await self._match(message)
+        outcome = self._core.explain(
+            convert.request_of(message, found), convert.matches_of(found), self._clock()
+        )
         if isinstance(outcome, Refusal):
             return PlaceReply(
                 refusal=convert.error_info(outcome), targets=convert.targets_of(outcome)
             )
         return convert.placed_reply(outcome)
 
-    async def _match(self, message: PlaceRequest) -> tuple[NodeMatch, ...]:
+    async def _match(self, message: PlaceRequest) -> MatchReply:
         """What is cached where; nothing when no cache-index answers at once."""
         if len(message.chain) % KEY_BYTES:
             raise ServiceError(
@@ -87,20 +100,19 @@ class Handlers:
                 field="chain",
             )
         if message.cache == "off" or not message.chain:
-            return ()
+            return MatchReply()
         root = next((m.root for m in self._models() if m.name == message.model), None)
         if root is None:
-            return ()
+            return MatchReply()
         try:
-            reply = await self._bus.request(
+            return await self._bus.request(
                 subjects.INDEX_MATCH,
                 MatchRequest(root=root, chain=message.chain),
                 MatchReply,
                 timeout_s=MATCH_TIMEOUT_S,
             )
         except ServiceError:
-            return ()
-        return convert.matches_of(reply)
+            return MatchReply()
 
     def _models(self) -> list[Any]:
         return models_of(self._instances.current(self._clock()))
@@ -150,6 +162,14 @@ class Handlers:
                 StateReply,
                 self.state,
                 "Everybody this conductor hears",
+            ),
+            Endpoint(
+                "change_replica",
+                subjects.CONDUCTOR_CHANGE_REPLICA,
+                ChangeReplicaRequest,
+                ChangeReplicaReply,
+                self._replicas.change_replica,
+                "Have a prefix on so many nodes",
             ),
             Endpoint(
                 "models",

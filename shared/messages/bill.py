@@ -1,8 +1,10 @@
 """The bill of a request: where its time and bytes went, predicted and real."""
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
-from shared.messages.common import InstanceRef, Token
+from shared.messages.common import InstanceRef, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
 
@@ -33,16 +35,31 @@ class Reuse(Part):
     """Cached tokens found in the pool of the prefill instance's node."""
     remote_tokens: int = 0
     """Cached tokens fetched from another node for this request."""
+    disk_tokens: int = 0
+    """Of the local ones, those that were read from the node's SSD for this request."""
+    disk_bytes: int = 0
+    disk_s: float = 0.0
     fetched_bytes: int = 0
     fetch_s: float = 0.0
     streamed_bytes: int = 0
     """KV moved from the prefill node to the decode node."""
     stream_s: float = 0.0
+    hidden_bytes: int = 0
+    """Of the streamed ones, those that came while prefill was still computing."""
+    tail_s: float = 0.0
+    """From the hand-over until the last of them was there."""
     transport: str = "none"
+    """What moved any of it; several are joined by +."""
 
     @property
     def cached_tokens(self) -> int:
         return self.local_tokens + self.remote_tokens
+
+
+def joined_transports(names: Iterable[str]) -> str:
+    """Of several moves, each named as in `Reuse.transport`."""
+    used = {part for name in names for part in name.split("+")} - {"none"}
+    return "+".join(sorted(used)) or "none"
 
 
 class FinishedBill(Message):
@@ -59,6 +76,10 @@ class FinishedBill(Message):
     output_tokens: int = 0
     decode_s: float = 0.0
     """From token 0 to the last."""
+    traceparent: Traceparent = ""
+    tenant: str = ""
+    user: str | None = None
+    """As the client's `user` field named its own user."""
 
 
 class BillRequest(Message):

@@ -12,6 +12,8 @@ from shared.messages.common import (
     InstanceRef,
     PackedKeys,
     RequestRef,
+    Targets,
+    Traceparent,
 )
 from shared.messages.envelope import Message, Part
 from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
@@ -39,6 +41,7 @@ class PlaceRequest(Message):
     """Targets of this request; the deployment's own hold beside them."""
     tbt_slo_ms: Annotated[float | None, Field(gt=0)] = None
     priority: Literal["low", "normal", "high"] = "normal"
+    traceparent: Traceparent = ""
 
 
 class Candidate(Part):
@@ -64,13 +67,6 @@ class Placement(Part):
     """Where the decode node can pull the cached prefix from; None: from the prefill node."""
     predicted: Times
     policy: str
-
-
-class Targets(Part):
-    predicted_ttft_s: float | None = None
-    predicted_tbt_s: float | None = None
-    allowed_ttft_s: float | None = None
-    allowed_tbt_s: float | None = None
 
 
 class PredictionError(Part):
@@ -125,3 +121,22 @@ class StateReply(Message):
     admission: str = ""
     prediction_errors: dict[str, dict[str, PredictionError]] = {}
     """By model and component (ttft, queue, load, compute, handoff, tbt)."""
+
+
+class ChangeReplicaRequest(Message):
+    """Operator: a prefix shall be on so many nodes."""
+
+    model: str
+    chain: PackedKeys
+    """From the root to the block that counts."""
+    num_replicas: Annotated[int, Field(ge=0, le=1_000)]
+    remaining_ms: Annotated[int, Field(ge=1, le=600_000)] = 30_000
+
+
+class ChangeReplicaReply(Message):
+    nodes: list[str]
+    """Who has the whole prefix now, as far as this conductor was told."""
+    added: list[str] = []
+    dropped: list[str] = []
+    failed: dict[str, str] = {}
+    """Nodes that could not, and why."""

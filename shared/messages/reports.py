@@ -70,10 +70,26 @@ class NodeReport(Message):
     slots_sealed: int = 0
     slots_leased: int = 0
     bytes_in_flight: Annotated[int, Field(ge=0)] = 0
+    bytes_in_flight_by_peer: dict[str, int] = {}
+    """On the way here, by the node they come from."""
+    transports: list[str] = []
+    """Those that are open, the preferred one first."""
     bytes_fetched_total: int = 0
     bytes_streamed_total: int = 0
     evictions_total: int = 0
     checksum_failures_total: int = 0
+    ssd_state: Literal["none", "loading", "on", "read_only", "off"] = "none"
+    ssd_slots_total: int = 0
+    ssd_blocks: int = 0
+    ssd_bytes_read_total: int = 0
+    ssd_bytes_written_total: int = 0
+    ssd_dropped_total: int = 0
+    """Blocks that were not written because the queue was full."""
+    ssd_errors_total: int = 0
+    ssd_bad_blocks_total: int = 0
+    ssd_read_bytes_per_s: float = 0.0
+    """Measured; 0: nothing was read yet."""
+    pinned_blocks: int = 0
     attached: list[str] = []
 
 
@@ -95,3 +111,5 @@ class PingReply(Message):
     id: str
     incarnation: str
     state: State
+    bad_messages_total: int = 0
+    """Messages on plain subscriptions that were none; bad questions are in `nats micro stats`."""

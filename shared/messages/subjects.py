@@ -11,6 +11,7 @@ QUEUE_GROUP = "q"
 CONDUCTOR_PLACE = f"{PREFIX}.conductor.place"
 CONDUCTOR_EXPLAIN = f"{PREFIX}.conductor.explain"
 CONDUCTOR_STATE = f"{PREFIX}.conductor.state"
+CONDUCTOR_CHANGE_REPLICA = f"{PREFIX}.conductor.change_replica"
 CONDUCTOR_MODELS = f"{PREFIX}.conductor.models"
 
 # --- cache-index -------------------------------------------------------------------------------
@@ -21,13 +22,26 @@ INDEX_CLAIM_FORMAT = f"{PREFIX}.index.claim_format"
 INDEX_STATS = f"{PREFIX}.index.stats"
 INDEX_EVENTS_ALL = f"{PREFIX}.index.events.*"
 INDEX_NODE_SEEN = f"{PREFIX}.index.node_seen"
+INDEX_HOT = f"{PREFIX}.index.hot"
+INDEX_HOLDERS = f"{PREFIX}.index.holders"
+INDEX_EXPECTED = f"{PREFIX}.index.expected"
+INDEX_HEAT = f"{PREFIX}.index.heat"
 
 # --- plain subscriptions -----------------------------------------------------------------------
 REPORTS_ALL = f"{PREFIX}.report.>"
 FINISHED_BILLS = f"{PREFIX}.bills"
 
+# --- measuring ---------------------------------------------------------------------------------
+BENCH_BARE = f"{PREFIX}.bench.bare"
+
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+MICRO_ALL = "$SRV.>"
+
+
+def cache_index(index: str, operation: str) -> str:
+    """stats, contents, prints: asked of one cache-index."""
+    return f"{PREFIX}.cache-index.{index}.{operation}"
 
 
 def index_events(node: str) -> str:
@@ -41,7 +55,7 @@ def report(service: str, instance: str) -> str:
 
 
 def transfer(node: str, operation: str) -> str:
-    """describe, lease, release, inventory: asked of one node's transfer service."""
+    """describe, lease, release, inventory, pin, drop, replicate: asked of one node's transfer."""
     return f"{PREFIX}.transfer.{node}.{operation}"
 
 
@@ -71,3 +85,8 @@ def trace(request: str) -> str:
 def ping(service: str, instance_id: str) -> str:
     """Liveness of one process: no responder means that it is gone."""
     return f"{PREFIX}.{service}.{instance_id}.ping"
+
+
+def inbox(service: str) -> str:
+    """Where answers to a service's questions go; nobody else may listen there."""
+    return f"_INBOX.{service}"

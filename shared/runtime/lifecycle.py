@@ -87,7 +87,11 @@ class Context(Generic[S]):
 
     async def _on_ping(self, _: PingRequest) -> PingReply:
         return PingReply(
-            service=self.service, id=self.id, incarnation=self.incarnation, state=self.state
+            service=self.service,
+            id=self.id,
+            incarnation=self.incarnation,
+            state=self.state,
+            bad_messages_total=self.bus.bad_messages_total,
         )
 
 
@@ -147,7 +151,8 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     bus = await _unless_stopping(
-        stopping, Bus.connect(settings.nats_url, name=settings.instance_id)
+        stopping,
+        Bus.connect(settings.nats_url, name=settings.instance_id, access=settings.nats_access()),
     )
     if bus is None:
         return

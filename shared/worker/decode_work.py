@@ -5,17 +5,20 @@ import logging
 from collections.abc import Callable
 
 from shared.engine.decode import DecodeEngine
-from shared.messages.bill import Reuse, Times
+from shared.messages.bill import Reuse, Times, joined_transports
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, HandoffReply
 from shared.messages.pool import AllocateReply
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.scheduling.slo import tbt_s
 from shared.worker.decode_batch import DecodeBatch, Sequence
 from shared.worker.decode_cache import DecodeCache, PoolBlocks
 from shared.worker.decode_job import DecodeJob
+from shared.worker.kv_check import check_handed_over
 from shared.worker.kv_intake import KvIntake
 from shared.worker.parts import WorkerParts
+from shared.worker.pool_session import geometry_of
 from shared.worker.prefix import hold_prefix
 from shared.worker.sampling import unpacked, wire_logprobs
 from shared.worker.slot_wait import allocate_when_free
@@ -100,6 +103,7 @@ class DecodeWork:
             )
         slots = [block.slot for block in handoff.blocks]
         await self._load(job, slots, [block.generation for block in handoff.blocks])
+        await self._check_bytes(job, slots, handoff)
         return handoff, HandoffReply()
 
     async def _bring_here(self, job: DecodeJob) -> tuple[Handoff, HandoffReply]:
@@ -121,10 +125,15 @@ class DecodeWork:
             hints = await job.next_hints()
         handoff = await job.wait_handoff()
         blocks = await intake.complete(handoff)
+        arrived_s = monotonic_s()
         await self._load(job, blocks.slots, blocks.generations)
-        moved_bytes = intake.moved_bytes + prefix.fetched_bytes
+        await self._check_bytes(job, blocks.slots, handoff)
         return handoff, HandoffReply(
-            streamed_bytes=moved_bytes, stream_s=intake.seconds + prefix.fetch_s
+            streamed_bytes=intake.moved_bytes + prefix.fetched_bytes,
+            stream_s=intake.seconds + prefix.fetch_s,
+            hidden_bytes=intake.bytes_until(job.handoff_s) + prefix.fetched_bytes,
+            tail_s=arrived_s - job.handoff_s,
+            transport=joined_transports([*intake.transports, prefix.transport]),
         )
 
     async def _load(self, job: DecodeJob, slots: list[int], generations: list[int]) -> None:
@@ -143,12 +152,23 @@ class DecodeWork:
                 ErrorCode.KV_LOST, "blocks changed while they were loaded", is_retryable=True
             )
 
+    async def _check_bytes(self, job: DecodeJob, slots: list[int], handoff: Handoff) -> None:
+        """What was loaded is what prefill sealed: nobody looks at it again."""
+        geometry = geometry_of(self._parts.loaded.layout)
+        await check_handed_over(job.session.client.data, geometry, slots, handoff.blocks)
+
     async def _send_last(
         self, job: DecodeJob, handoff: Handoff, moved: HandoffReply, sequence: Sequence
     ) -> None:
         joined_s = sequence.token_times_s[0]
         reuse: Reuse = handoff.reuse.model_copy(
-            update={"streamed_bytes": moved.streamed_bytes, "stream_s": moved.stream_s}
+            update={
+                "streamed_bytes": moved.streamed_bytes,
+                "stream_s": moved.stream_s,
+                "hidden_bytes": moved.hidden_bytes,
+                "tail_s": moved.tail_s,
+                "transport": joined_transports([handoff.reuse.transport, moved.transport]),
+            }
         )
         await job.sender.send_last(
             [sampled.token for sampled in sequence.unsent],

@@ -74,6 +74,7 @@ class PrefillPass:
         tokens: npt.NDArray[np.int32],
         params: SamplingParams,
         on_layers: OnLayers | None,
+        on_sealed: Callable[[int], None],
     ) -> None:
         """`on_layers` is None when nobody wants layers before the prompt is computed."""
         self._tools = tools
@@ -82,6 +83,7 @@ class PrefillPass:
         self._tokens = tokens
         self._params = params
         self._on_layers = on_layers
+        self._on_sealed = on_sealed
         self._groups = layer_groups(tools.num_layers, NUM_LAYER_GROUPS)
         self._blocks: list[KvBlock] = []
         self._compute_s = 0.0
@@ -237,6 +239,7 @@ class PrefillPass:
         if keyed:
             chain = block_keys.take(self._job.chain, keyed[-1].index + 1)
             await self._seal_run(keyed, chain)
+            self._on_sealed(keyed[-1].index + 1)
         if private:
             await self._seal_run(private, b"")
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -49,7 +50,14 @@ class TransferNode:
     """One `python -m services.transfer`."""
 
     def __init__(
-        self, node: str, folder: SharedFolder, nats_url: str, log: Path, pool_bytes: int
+        self,
+        node: str,
+        folder: SharedFolder,
+        nats_url: str,
+        log: Path,
+        pool_bytes: int,
+        transport: str,
+        settings: Mapping[str, str],
     ) -> None:
         self.node = node
         self._folder = folder
@@ -62,8 +70,10 @@ class TransferNode:
             "MOONPOOL_POOL_BYTES": str(pool_bytes),
             "MOONPOOL_INDEX_TIMEOUT_S": "0.3",
             "MOONPOOL_PEER_TIMEOUT_S": "1",
+            "MOONPOOL_TRANSPORTS": transport,
             "MOONPOOL_DRAIN_TIMEOUT_S": "3",
             "PYTHONFAULTHANDLER": "1",
+            **settings,
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -142,7 +152,9 @@ class TransferNode:
 class TransferHost:
     """One host with a shared folder; starts nodes on it and ends all of it on leaving."""
 
-    def __init__(self, nats_url: str, logs: Path) -> None:
+    def __init__(self, nats_url: str, logs: Path, transport: str = "local") -> None:
+        self.transport = transport
+        """The only one of its nodes: with tcp they are as on hosts of their own."""
         self._nats_url = nats_url
         self._logs = logs
         self._stack = ExitStack()
@@ -157,11 +169,23 @@ class TransferHost:
         self._stack.close()
 
     def start(
-        self, name: str, *, pool_bytes: int = POOL_BYTES, nats_url: str | None = None
+        self,
+        name: str,
+        *,
+        pool_bytes: int = POOL_BYTES,
+        nats_url: str | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> TransferNode:
+        """`settings` are more variables of the process."""
         node = f"{name}-{self._suffix}"
         transfer = TransferNode(
-            node, self.folder, nats_url or self._nats_url, self._logs / f"{node}.log", pool_bytes
+            node,
+            self.folder,
+            nats_url or self._nats_url,
+            self._logs / f"{node}.log",
+            pool_bytes,
+            self.transport,
+            settings or {},
         )
         return self._stack.enter_context(transfer)
 

@@ -4,12 +4,7 @@ import random
 
 import pytest
 
-from shared.scheduling.cost_model import (
-    CostModel,
-    CostProfile,
-    PrefillCoefficients,
-    PrefillSample,
-)
+from shared.scheduling.cost_model import CostModel, CostProfile, PrefillCoefficients, PrefillSample
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.events import BillFinished
 from shared.scheduling.learning import Learnt
@@ -121,3 +116,13 @@ def test_many_answers_predicted_before_any_was_learnt_move_the_scale_no_further_
     for _ in range(100):
         learnt.learn(BillFinished("m", 1_024, 0, 0.0, tbt_s=1.5 * said_s, predicted=late))
     assert learnt.cost.decode_step_s(8, 8_192) == pytest.approx(1.5 * said_s, rel=0.01)
+
+
+def test_the_disk_is_as_fast_as_it_was_measured_and_small_reads_say_nothing() -> None:
+    model = CostModel(CostProfile(disk_bytes_per_s=1e9))
+    model.learn_disk(1 << 10, 1.0)
+    model.learn_disk(1 << 30, 0.0)
+    assert model.disk_bytes_per_s == 1e9
+    for _ in range(60):
+        model.learn_disk(1 << 30, (1 << 30) / 3e9)
+    assert model.disk_bytes_per_s == pytest.approx(3e9, rel=0.01)

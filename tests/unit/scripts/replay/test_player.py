@@ -54,7 +54,7 @@ async def gateway() -> AsyncIterator[tuple[Gateway, str]]:
 async def test_tokens_bills_and_refusals_are_noted() -> None:
     plan = make_plan(REQUESTS, PlanSettings())
     async with gateway() as (served, url):
-        player = Player(url, "m", "key", {"policy": "moonpool"})
+        player = Player(url, "m", "key", {"prefill": "p1"}, "moonpool")
         done: list[int] = []
         run = await player.play(plan.requests, lambda: done.append(1))
     first, second = run.played
@@ -63,7 +63,8 @@ async def test_tokens_bills_and_refusals_are_noted() -> None:
     assert first.bill == BILL
     assert (second.status, second.error, second.is_served) == (429, "TTFT would be 9 s", False)
     assert len(done) == 2
-    assert served.bodies[0]["placement"] == {"policy": "moonpool"}
+    assert served.bodies[0]["placement"] == {"prefill": "p1"}
+    assert served.bodies[0]["policy"] == "moonpool"
     assert served.bodies[0]["prompt"] == plan.requests[0].prompt()
     assert run.span_s >= 0.05
 
