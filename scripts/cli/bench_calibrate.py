@@ -16,9 +16,8 @@ from scripts.bench.calibrate import (
     profile_of,
 )
 from scripts.cli.output import CommandError, console, print_json
-from scripts.cli.target import UP_HINT, find_target, need_nats
+from scripts.cli.target import UP_HINT, Target, find_target, need_target
 from scripts.launcher.readiness import ask_conductor
-from shared.runtime.bus import Bus
 
 
 def calibrate_command(
@@ -44,7 +43,7 @@ def calibrate_command(
     target = find_target(url, nats, admin_key)
     if target is None:
         raise CommandError("no cluster runs on this machine", hint=f"{UP_HINT} with --url, --nats")
-    cluster = asyncio.run(_look(need_nats(target), target.base_url, target.admin_key))
+    cluster = asyncio.run(_look(need_target(target)))
     measured = _measure(cluster)
     hardware = hardware_of(measured, cluster, "measured by moonpool bench calibrate")
     conductor = out.with_suffix(".conductor.json")
@@ -65,8 +64,8 @@ def _measure(cluster: Cluster) -> Measured:
             raise CommandError(str(error)) from None
 
 
-async def _look(nats_url: str, base_url: str, admin_key: str) -> Cluster:
-    bus = await Bus.connect(nats_url, name="calibrate")
+async def _look(target: Target) -> Cluster:
+    bus = await target.connect("calibrate")
     try:
         state = await ask_conductor(bus)
     finally:
@@ -79,9 +78,9 @@ async def _look(nats_url: str, base_url: str, admin_key: str) -> Cluster:
     first = prefills[0]
     by_node = {one.node: one.id for one in reversed(prefills)}
     return Cluster(
-        base_url=base_url,
+        base_url=target.base_url,
         model=first.model,
-        admin_key=admin_key,
+        admin_key=target.admin_key,
         context_tokens=first.context_tokens,
         block_bytes=first.block_bytes,
         block_tokens=first.block_tokens,

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from scripts.charts.files import check_plot, write_charts
 from scripts.cli.output import CommandError, console, print_json
-from scripts.cli.target import UP_HINT, Target, find_target, need_nats
+from scripts.cli.target import UP_HINT, Target, find_target, need_target
 from scripts.launcher.readiness import ask_conductor
 from scripts.replay.beside import beside, load_costs, scale_of, simulate_plan
 from scripts.replay.measures import measures_of
@@ -23,7 +23,6 @@ from scripts.replay.show import replay_charts, replay_table
 from scripts.replay.sweep import sweep, sweep_table
 from scripts.simulate.traces import load_trace
 from shared.messages.conductor import StateReply
-from shared.runtime.bus import Bus
 from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.slo import Slo
 from shared.simulator.trace import TraceRequest
@@ -85,7 +84,7 @@ def replay(
     runs, plan = asyncio.run(_play_all(target, given, settings, policies))
     found = [measures_of(name, run, Slo(ttft_slo, tbt_slo)) for name, run in runs.items()]
     if costs is not None:
-        state = asyncio.run(_state(need_nats(target)))
+        state = asyncio.run(_state(need_target(target)))
         for measured, policy in zip(found, policies, strict=True):
             outcome = simulate_plan(plan, state, costs, policy)
             measured["simulated"] = beside(measured, outcome, scale_of(plan))
@@ -143,8 +142,8 @@ async def _play_all(
     return runs, plan
 
 
-async def _state(nats_url: str) -> StateReply:
-    bus = await Bus.connect(nats_url, name="replay")
+async def _state(target: Target) -> StateReply:
+    bus = await target.connect("replay")
     try:
         state = await ask_conductor(bus)
     finally:
