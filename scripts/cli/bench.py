@@ -8,7 +8,15 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scripts.bench.peers import PEERS, PeerSetupError, environment
-from scripts.cli import bench_engine, bench_index, bench_overhead, bench_ssd, bench_transfer
+from scripts.cli import (
+    bench_calibrate,
+    bench_conductor,
+    bench_engine,
+    bench_index,
+    bench_overhead,
+    bench_ssd,
+    bench_transfer,
+)
 from scripts.cli.output import CommandError, console, print_json
 from shared.runtime.settings import CommonSettings
 
@@ -29,6 +37,8 @@ app = typer.Typer(cls=BenchGroup, no_args_is_help=True, rich_markup_mode="rich")
 app.command("engine")(bench_engine.engine)
 app.command("index")(bench_index.index)
 app.command("overhead")(bench_overhead.overhead)
+app.command("conductor")(bench_conductor.conductor)
+app.command("calibrate")(bench_calibrate.calibrate_command)
 app.command("transfer")(bench_transfer.transfer)
 app.command("ssd")(bench_ssd.ssd)
 

@@ -6,7 +6,7 @@ evicted together with everything below it.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from shared.kv.ids import BlockKey, Slot
@@ -51,6 +51,12 @@ class BlockTree:
     def place_at(self, slot: Slot) -> BlockPlace | None:
         """The block in a slot, None when nothing readable is in it."""
         return self._places.get(slot)
+
+    def in_order(self, slots: Iterable[Slot]) -> list[Slot]:
+        """Those of these that hold a readable block, by their place in the chain."""
+        places = [(place.index, slot) for slot in slots if (place := self._places.get(slot))]
+        places.sort()
+        return [slot for _, slot in places]
 
     def is_candidate(self, slot: Slot) -> bool:
         return self._pins[slot] == 0 and self._first_child[slot] == NONE
