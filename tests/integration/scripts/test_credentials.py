@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +21,9 @@ from scripts.credentials.credential_set import (
 from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer
 from scripts.launcher.errors import LaunchError
-from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
+from services.cache_index.segments import SegmentChange, replicas_in, segment_key
 from services.cache_index.settings import CacheIndexSettings
 from shared.messages import subjects
 from shared.messages.access import ACCESS, SERVICES
@@ -157,6 +158,42 @@ def test_the_index_user_has_its_keys_and_nothing_else(made: CredentialSet, tmp_p
             assert admin.flushall()
 
 
+async def test_the_index_user_may_do_all_that_the_index_asks_of_redis(
+    made: CredentialSet, tmp_path: Path
+) -> None:
+    with TestServer(RedisServer(tmp_path, made), tmp_path / "log") as server:
+        own = made.folder / "cache-index"
+        settings = CacheIndexSettings(redis_url=server.url, _secrets_dir=own)
+        store = RedisStore(server.url, options=settings.redis_options())
+        try:
+            await store.probe()
+            registration = await store.register("n", "1", b"root")
+            assert registration is not None
+            assert await store.claim_format("m", {"dtype": "fp32"}) == {"dtype": "fp32"}
+            assert await store.hold_writers(["n"], "w", 60_000) == {"n"}
+            number = await store.open_session("n", "1", "w")
+            assert number is not None
+            segment = segment_key(b"root", b"headhead")
+            fields = b"".join(at.to_bytes(8, "big") for at in range(200))
+            await store.write(number, [SegmentChange(segment, b"", fields, bytes(200))])
+            assert await store.commit("n", number, 1)
+            found = [replicas_in(page) async for page in store.segments()]
+            assert sum(map(len, found)) == 200
+            assert await store.num_hashes() > 0
+            assert await store.memory_bytes() > 0
+            await store.set_horizon(3)
+            assert await store.hold_collector("c", 1_000)
+            await store.collect({segment: ({number}, fields)})
+            assert not [one async for page in store.segments() for one in page]
+            await store.set_collected((await store.collection_due())[0])
+            assert await store.last_number() >= number
+            await store.release_writers(["n"], "w")
+            await store.retire("n", "1", registration)
+            assert await store.nodes() == []
+        finally:
+            await store.close()
+
+
 async def test_the_index_speaks_to_redis_over_tls(made: CredentialSet, tmp_path: Path) -> None:
     """The packaged Valkey has no TLS: something in front of it speaks it."""
     server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -172,13 +209,13 @@ async def test_the_index_speaks_to_redis_over_tls(made: CredentialSet, tmp_path:
         url = f"rediss://127.0.0.1:{front.sockets[0].getsockname()[1]}/0"
         own = made.folder / "cache-index"
         settings = CacheIndexSettings(redis_url=url, redis_ca=own / "ca.pem", _secrets_dir=own)
-        store = RedisStore(url, logging.getLogger("test"), settings.redis_options())
+        store = RedisStore(url, options=settings.redis_options())
         async with front:
             assert await store.probe()
             await store.close()
             other = make_set(tmp_path / "other")
             stranger = settings.model_copy(update={"redis_ca": other.ca})
-            store = RedisStore(url, logging.getLogger("test"), stranger.redis_options())
+            store = RedisStore(url, options=stranger.redis_options())
             with pytest.raises(StoreAway):
                 await store.probe()
             await store.close()
