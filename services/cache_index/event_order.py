@@ -10,7 +10,41 @@ E = TypeVar("E")
 MAX_KEPT = 8_192
 """Events that wait or are recorded."""
 MAX_KEPT_BLOCKS = 1 << 20
-"""And blocks in them, together."""
+"""And blocks in them: of those that wait, and of those recorded."""
+
+
+class _Kept(Generic[E]):
+    """Events by sequence, bounded in number and in blocks."""
+
+    def __init__(self) -> None:
+        self._events: dict[int, tuple[E, int]] = {}
+        self._num_blocks = 0
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._events
+
+    def add(self, seq: int, event: E, num_blocks: int) -> bool:
+        """False: there is no room for it."""
+        if seq in self._events:
+            return True
+        if len(self._events) >= MAX_KEPT or self._num_blocks + num_blocks > MAX_KEPT_BLOCKS:
+            return False
+        self._events[seq] = (event, num_blocks)
+        self._num_blocks += num_blocks
+        return True
+
+    def pop(self, seq: int) -> E:
+        event, num_blocks = self._events.pop(seq)
+        self._num_blocks -= num_blocks
+        return event
+
+    def after(self, seq: int, *others: "_Kept[E]") -> "_Kept[E]":
+        """Those of all after `seq`; they are kept already, so they have room."""
+        joined: _Kept[E] = _Kept()
+        for kept in (self, *others):
+            joined._events |= {at: one for at, one in kept._events.items() if at > seq}
+        joined._num_blocks = sum(num_blocks for _, num_blocks in joined._events.values())
+        return joined
 
 
 class EventOrder(Generic[E]):
@@ -18,9 +52,8 @@ class EventOrder(Generic[E]):
         self.last_seq = 0
         """Everything up to here is applied."""
         self._said_seq = 0
-        self._waiting: dict[int, E] = {}
-        self._recorded: dict[int, E] | None = None
-        self._num_kept_blocks = 0
+        self._waiting: _Kept[E] = _Kept()
+        self._recorded: _Kept[E] | None = None
         self._has_overflowed = False
         self.duplicates_total = 0
 
@@ -30,22 +63,12 @@ class EventOrder(Generic[E]):
         if seq <= self.last_seq or seq in self._waiting:
             self.duplicates_total += 1
             return []
-        if self._recorded is not None:
-            if self._has_room(self._recorded, num_blocks):
-                self._recorded[seq] = event
-            else:
-                self._has_overflowed = True
+        if self._recorded is not None and not self._recorded.add(seq, event, num_blocks):
+            self._has_overflowed = True
         if seq != self.last_seq + 1:
-            if self._has_room(self._waiting, num_blocks):
-                self._waiting[seq] = event
+            self._waiting.add(seq, event, num_blocks)
             return []
         return [event, *self._next_waiting(seq)]
-
-    def _has_room(self, kept: dict[int, E], num_blocks: int) -> bool:
-        if len(kept) >= MAX_KEPT or self._num_kept_blocks + num_blocks > MAX_KEPT_BLOCKS:
-            return False
-        self._num_kept_blocks += num_blocks
-        return True
 
     def _next_waiting(self, seq: int) -> list[E]:
         """Moves `last_seq` from `seq` on over what waited for it."""
@@ -54,8 +77,6 @@ class EventOrder(Generic[E]):
             seq += 1
             ready.append(self._waiting.pop(seq))
         self.last_seq = seq
-        if not self._waiting and not self._recorded:
-            self._num_kept_blocks = 0
         return ready
 
     def hear(self, seq: int) -> None:
@@ -69,24 +90,21 @@ class EventOrder(Generic[E]):
 
     def begin_recording(self) -> None:
         """From now on keep events, to be applied again on top of an inventory."""
-        self._recorded = {}
+        self._recorded = _Kept()
         self._has_overflowed = False
 
     def stop_recording(self) -> None:
         self._recorded = None
-        if not self._waiting:
-            self._num_kept_blocks = 0
 
     def restart_at(self, seq: int) -> list[E] | None:
         """The inventory is true at `seq`: the events to apply on top of it, in order.
 
         None: more came than can be kept; begin again.
         """
-        recorded = self._recorded or {}
+        recorded: _Kept[E] = self._recorded or _Kept()
         self._recorded = None
         if self._has_overflowed:
             return None
-        waiting = {**self._waiting, **recorded}
-        self._waiting = {at: event for at, event in waiting.items() if at > seq}
+        self._waiting = self._waiting.after(seq, recorded)
         self.last_seq = seq
         return self._next_waiting(seq)

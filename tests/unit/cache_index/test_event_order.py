@@ -2,7 +2,7 @@
 
 import itertools
 
-from services.cache_index.event_order import MAX_KEPT, EventOrder
+from services.cache_index.event_order import MAX_KEPT, MAX_KEPT_BLOCKS, EventOrder
 
 
 def test_events_in_order_are_ready_at_once() -> None:
@@ -71,3 +71,21 @@ def test_more_events_than_can_be_kept_void_the_inventory() -> None:
     for seq in range(1, MAX_KEPT + 2):
         order.accept(seq, seq)
     assert order.restart_at(0) is None
+
+
+def test_what_was_kept_in_vain_takes_no_room_from_the_next_inventory() -> None:
+    """A gap, and inventories that fail while large events come, until one succeeds."""
+    order: EventOrder[int] = EventOrder()
+    seq = 2
+    order.accept(seq, seq)  # 1 is missing
+    large = MAX_KEPT_BLOCKS // 4
+    for _ in range(8):
+        order.begin_recording()
+        seq += 1
+        order.accept(seq, seq, large)
+        order.stop_recording()
+    order.begin_recording()
+    seq += 1
+    order.accept(seq, seq, large)
+    assert order.restart_at(seq - 1) == [seq]
+    assert not order.is_behind
