@@ -36,6 +36,25 @@ class _TlsCloseFilter(logging.Filter):
 _TLS_CLOSE_FILTER = _TlsCloseFilter()
 
 
+class PlainServerError(nats.errors.Error):
+    def __str__(self) -> str:
+        return "it speaks no TLS, which MOONPOOL_NATS_CA or tls:// asks for"
+
+
+class _Client(Client):
+    """Speaks TLS when it was told to. nats-py leaves that to what the server says of itself, so
+    that whoever sits in between could have the password in clear."""
+
+    def _connect_command(self) -> bytes:
+        server = self._current_server
+        is_told = self.options.get("tls") is not None or (
+            server is not None and server.uri.scheme == "tls"
+        )
+        if is_told and not self._server_info.get("tls_required"):
+            raise PlainServerError
+        return super()._connect_command()
+
+
 class ErrorBody(Message):
     """Body of an error reply; the headers carry code and sentence for the nats CLI."""
 
@@ -69,7 +88,7 @@ class Bus:
     async def connect(cls, url: str, *, name: str, access: NatsAccess | None = None) -> Self:
         """Connected bus; waits for the server as long as it takes, saying so once."""
         log = logging.getLogger("moonpool.bus")
-        client = Client()
+        client = _Client()
         bus = cls(client, log)
         logging.getLogger("asyncio").addFilter(_TLS_CLOSE_FILTER)
         state = {"is_waiting_said": False, "is_refusal_said": False}
@@ -270,7 +289,7 @@ def error_of(answer: Msg) -> ServiceError:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether the server is there and does not let us in."""
-    return isinstance(error, nats.errors.AuthorizationError | ssl.SSLError) or (
+    return isinstance(error, nats.errors.AuthorizationError | ssl.SSLError | PlainServerError) or (
         "authorization violation" in str(error).lower()
     )
 

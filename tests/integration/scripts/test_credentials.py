@@ -137,6 +137,31 @@ async def test_who_shows_the_wrong_thing_stays_outside_and_is_told(
     assert made.password("gateway") not in caplog.text
 
 
+@pytest.mark.parametrize("scheme", ["nats", "tls"])
+async def test_no_password_is_told_to_a_server_that_speaks_no_tls(
+    made: CredentialSet, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = bytearray()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        info = {"server_id": "x", "max_payload": 1 << 20, "auth_required": True}
+        writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
+        while data := await reader.read(65_536):
+            heard.extend(data)
+            writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    tls = TlsFiles(made.ca) if scheme == "nats" else None
+    async with server:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await Bus.connect(url, name="us", access=NatsAccess("gateway", "secret", tls))
+    assert heard == b""
+    assert "speaks no TLS" in caplog.text
+
+
 def test_the_index_user_has_its_keys_and_nothing_else(made: CredentialSet, tmp_path: Path) -> None:
     with TestServer(RedisServer(tmp_path, made), tmp_path / "log") as server:
         password = made.password("cache-index", "redis")
