@@ -12,24 +12,31 @@ MAX_BILLS = 1_000
 
 
 class Bills:
-    """Owns finished bills by request id, and the last id under each name a client used."""
+    """Owns finished bills by request id, and the last id under each name a tenant used."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._bills: OrderedDict[str, FinishedBill] = OrderedDict()
-        self._by_client_id: OrderedDict[str, str] = OrderedDict()
+        self._by_name: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def keep(self, bill: FinishedBill, client_id: str) -> None:
         self._bills[bill.request_id] = bill
-        self._by_client_id.pop(client_id, None)
-        self._by_client_id[client_id] = bill.request_id
-        for kept in (self._bills, self._by_client_id):
+        name = (bill.tenant, client_id)
+        self._by_name.pop(name, None)
+        self._by_name[name] = bill.request_id
+        for kept in (self._bills, self._by_name):
             while len(kept) > MAX_BILLS:
                 kept.popitem(last=False)
 
     def get(self, request_id: str) -> FinishedBill | None:
-        """By the request's own id or by what the client called it (then its last one)."""
-        return self._bills.get(self._by_client_id.get(request_id, request_id))
+        """By the request's own id or by what a client called it (then the last one of all)."""
+        named = (own for (_, name), own in reversed(self._by_name.items()) if name == request_id)
+        return self._bills.get(next(named, request_id))
+
+    def get_own(self, request_id: str, tenant: str) -> FinishedBill | None:
+        """The same among this tenant's bills: no other's names count."""
+        bill = self._bills.get(self._by_name.get((tenant, request_id), request_id))
+        return bill if bill is not None and bill.tenant == tenant else None
 
     async def publish(self, bill: FinishedBill) -> None:
         await self._bus.publish(subjects.FINISHED_BILLS, bill)

@@ -20,7 +20,11 @@ def fields_of(raw: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise bad_request(None, "The body must be a JSON object.")
     for name, value in fields.items():
-        if not _is_whole(value):
+        try:
+            is_whole = _is_whole(value)
+        except RecursionError:
+            raise bad_request(name, f"Invalid '{name}': is nested too deeply") from None
+        if not is_whole:
             problem = f"Invalid '{name}': has half of a surrogate pair, which no UTF-8 can hold"
             raise bad_request(name, problem, code="invalid_value")
     return fields

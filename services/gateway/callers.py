@@ -164,6 +164,8 @@ def load_callers(
             entries[name] = entry
     digests: dict[bytes, Tenant] = {}
     for name, entry in entries.items():
+        if name == ADMIN:
+            raise _bad("MOONPOOL_API_KEYS", f"tenant {name} is the admin key's own name")
         tenant = Tenant(
             name,
             entry.max_in_flight or max_in_flight,

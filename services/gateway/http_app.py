@@ -61,8 +61,10 @@ class HealthApi:
         """A tenant sees its own bills; the admin key shows all."""
         caller = self._reader.caller(request)
         request_id = request.path_params["request_id"]
-        bill = self._bills.get(request_id)
-        if bill is None or not (caller.is_admin or bill.tenant == caller.tenant.name):
+        bill = self._bills.get_own(request_id, caller.tenant.name)
+        if bill is None and caller.is_admin:
+            bill = self._bills.get(request_id)
+        if bill is None:
             message = f"No bill of '{request_id}' here: not finished, too old, or another gateway's"
             raise ApiError(404, message, param="request_id", code="bill_not_found")
         return JSONResponse(bill.model_dump(mode="json", exclude={"v"}))

@@ -1,5 +1,6 @@
 """Reads what every endpoint needs of a request: its sender and its body, within the limits."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from services.gateway.errors import ApiError
 
 T = TypeVar("T")
 LARGE_BODY_BYTES = 64 << 10
+BODY_TIMEOUT_S = 60.0
 
 
 class RequestReader:
@@ -27,7 +29,12 @@ class RequestReader:
 
     async def body(self, request: Request, parse: Callable[[bytes], T]) -> T:
         """The checked body of a sender with a right; raises ApiError."""
-        raw = await self._read(request)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                raw = await self._read(request)
+        except TimeoutError:
+            message = f"The body did not come within {BODY_TIMEOUT_S:g} s."
+            raise ApiError(408, message, code="body_timeout") from None
         # Parsing a large body takes long enough to hold up others' tokens.
         if len(raw) > LARGE_BODY_BYTES:
             return await run_in_threadpool(parse, raw)

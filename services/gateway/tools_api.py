@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -55,18 +56,22 @@ class ToolsApi:
         else:
             ids = await self._prompts.chat_ids(body.messages)
         model = self._view.model
-        strings = None
-        if body.return_token_strs:
+
+        def make() -> Response:
             tokenizer = self._prompts.tokenizer
-            strings = [tokenizer.token(one) or "" for one in ids]
-        return JSONResponse(
-            {
-                "count": len(ids),
-                "max_model_len": None if model is None else model.context_tokens,
-                "tokens": ids,
-                "token_strs": strings,
-            }
-        )
+            return JSONResponse(
+                {
+                    "count": len(ids),
+                    "max_model_len": None if model is None else model.context_tokens,
+                    "tokens": ids,
+                    "token_strs": [tokenizer.token(one) or "" for one in ids]
+                    if body.return_token_strs
+                    else None,
+                }
+            )
+
+        # A body may have millions of tokens: to write them holds up others' for seconds.
+        return await run_in_threadpool(make)
 
     async def detokenize(self, request: Request) -> Response:
         self._reader.caller(request)

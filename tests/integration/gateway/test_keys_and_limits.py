@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from scripts.credentials.certificates import Authority
+from services.gateway import request_reader
 from services.gateway.http_server import HttpServer
 from shared.runtime.errors import ServiceError
 from tests.integration.gateway.conftest import ADMIN_KEY, Rig, running_rig
@@ -81,6 +83,34 @@ async def test_tenants_share_no_block_and_no_bill_unless_the_deployment_says_so(
             assert (await ask(rig, key)).status_code == 200
         acme, beta = rig.cluster.get("p0").runs
         assert acme.chain == beta.chain
+
+
+async def test_a_name_that_another_tenant_uses_too_hides_no_bill(nats_url: str) -> None:
+    async with running_rig(nats_url, api_keys=json.dumps(KEYS)) as rig:
+        ids = {}
+        for key in ("key-of-acme", "key-of-beta"):
+            headers = {"authorization": f"Bearer {key}", "x-request-id": "mine"}
+            body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 4}
+            assert (await rig.http.post("/v1/completions", json=body, headers=headers)).is_success
+            ids[key] = rig.cluster.get("p0").runs[-1].ref.request_id
+        for key, last in (*ids.items(), (ADMIN_KEY, ids["key-of-beta"])):
+            headers = {"authorization": f"Bearer {key}"}
+            found = await rig.http.get("/v1/bills/mine", headers=headers)
+            assert found.json()["request_id"] == last
+
+
+async def test_a_body_that_does_not_come_is_given_up(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_reader, "BODY_TIMEOUT_S", 0.1)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    async with running_rig(nats_url) as rig:
+        answer = await rig.http.post("/v1/completions", content=slow(), timeout=3)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (408, "body_timeout")
 
 
 async def test_what_is_too_much_at_once_is_refused_with_when_to_come_back(nats_url: str) -> None:

@@ -1,9 +1,11 @@
 """Tokens of a text, text of tokens, where a request would run: over real HTTP and NATS."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from shared.checkpoint.tokenizer import TextTokenizer
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
 from shared.messages.conductor import Candidate
 from tests.integration.gateway.conftest import Rig
@@ -23,6 +25,22 @@ async def test_tokens_go_there_and_back(rig: Rig) -> None:
     assert len(made["token_strs"]) == 3
     back = (await post(rig, "/detokenize", tokens=made["tokens"])).json()
     assert back == {"prompt": "Hé"}
+
+
+async def test_many_tokens_are_written_beside_the_loop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def token(_self: TextTokenizer, _token_id: int) -> str:
+        threads.add(threading.get_ident())
+        return "x"
+
+    monkeypatch.setattr(TextTokenizer, "token", token)
+    made = await post(rig, "/tokenize", prompt="a" * 1_000, return_token_strs=True)
+    assert made.json()["token_strs"] == ["x"] * 1_000
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_a_chat_is_tokenised_as_it_would_be_asked(rig: Rig) -> None:

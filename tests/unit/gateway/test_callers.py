@@ -118,3 +118,8 @@ def test_keys_come_from_a_file_and_from_the_environment_together(tmp_path: Path)
     with pytest.raises(ServiceError, match="MOONPOOL_API_KEYS_FILE"):
         loaded(keys_file=tmp_path / "nothing")
     assert "key-of-acme" not in repr(callers)
+
+
+def test_no_tenant_has_the_admin_keys_own_name() -> None:
+    with pytest.raises(ServiceError, match="tenant admin"):
+        loaded({"admin": {"keys": ["key-of-nobody"]}})

@@ -227,3 +227,12 @@ def test_sampling_fields_reach_the_instances_and_left_out_ones_mean_nothing() ->
         top_logprobs=4,
         seed=1,
     )
+
+
+@pytest.mark.parametrize("depth", [600, 900, 100_000])
+@pytest.mark.parametrize("parse", [parse_chat, parse_completion])
+def test_a_body_that_is_nested_very_deeply_is_the_senders_fault(parse: Any, depth: int) -> None:
+    for inner in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+        with pytest.raises(ApiError) as caught:
+            parse(f'{{"model": "m", "prompt": {inner}}}'.encode())
+        assert caught.value.status == 400
