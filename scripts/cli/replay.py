@@ -18,7 +18,7 @@ from scripts.launcher.readiness import ask_conductor
 from scripts.replay.beside import beside, load_costs, scale_of, simulate_plan
 from scripts.replay.measures import measures_of
 from scripts.replay.plan import Plan, PlanSettings, make_plan
-from scripts.replay.player import Player, Run
+from scripts.replay.player import Player, Run, key_headers
 from scripts.replay.show import replay_charts, replay_table
 from scripts.replay.sweep import sweep, sweep_table
 from scripts.simulate.traces import load_trace
@@ -106,8 +106,9 @@ def _policies(compare: str | None) -> list[str | None]:
     names = [name.strip() for name in (compare or "").split(",") if name.strip()]
     if COUPLED in names:
         raise CommandError(
-            "--compare: coupled needs instances of role `both`, which this version does not serve",
-            hint="`moonpool simulate --experiment fig8` simulates coupled instances",
+            "--compare: coupled is no policy, but how a cluster is made",
+            hint="replay against one of `moonpool up --both-per-node 1 --prefill-per-node 0 "
+            "--decode-per-node 0`; `moonpool simulate --experiment fig8` simulates it",
         )
     for name in names:
         if name not in POLICIES:
@@ -156,7 +157,9 @@ async def _state(target: Target) -> StateReply:
 async def _model(target: Target) -> tuple[str, int]:
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=MODEL_TIMEOUT_S) as http:
-            models = (await http.get(f"{target.base_url}/v1/models")).json()["data"]
+            headers = key_headers(target.admin_key)
+            answer = await http.get(f"{target.base_url}/v1/models", headers=headers)
+        models = answer.raise_for_status().json()["data"]
         return str(models[0]["id"]), int(models[0]["max_model_len"])
     except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
         raise CommandError(

@@ -5,6 +5,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from scripts.cli.output import CommandError
+from scripts.cli.replay import _model
+from scripts.cli.target import Target
 from scripts.replay.plan import PlanSettings, make_plan
 from scripts.replay.player import Player
 from shared.simulator.trace import TraceRequest
@@ -18,9 +23,20 @@ class Gateway:
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, object]] = []
+        self.heads: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        self.heads.append(head)
+        if head.startswith("get"):
+            content = json.dumps({"data": [{"id": "m", "max_model_len": 9}]}).encode()
+            is_known = "authorization: bearer key\r\n" in head
+            status = "200 OK" if is_known else "401 Unauthorized"
+            writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(content)}\r\n\r\n".encode())
+            writer.write(content)
+            await writer.drain()
+            writer.close()
+            return
         length = int(head.split("content-length: ")[1].split("\r\n")[0])
         body = json.loads(await reader.readexactly(length))
         self.bodies.append(body)
@@ -74,3 +90,17 @@ async def test_a_server_that_is_not_there_is_a_failure_of_each_request() -> None
         pass
     run = await Player(url, "m").play(make_plan(REQUESTS, PlanSettings()).requests)
     assert all(one.error and not one.is_served for one in run.played)
+
+
+async def test_without_a_key_none_is_sent_and_the_requests_are_served() -> None:
+    async with gateway() as (served, url):
+        run = await Player(url, "m").play(make_plan(REQUESTS[:1], PlanSettings()).requests)
+    assert [(one.is_served, one.error) for one in run.played] == [(True, "")]
+    assert "authorization" not in served.heads[0]
+
+
+async def test_the_model_is_asked_for_with_the_key() -> None:
+    async with gateway() as (_, url):
+        assert await _model(Target(url, "", "key")) == ("m", 9)
+        with pytest.raises(CommandError, match="401"):
+            await _model(Target(url, "", "other"))
