@@ -38,13 +38,14 @@ _STATUS_TEXT = {
     401: "No valid API key",
     403: "The key does not allow this",
     404: "There is no such model, bill or path",
+    408: "The body did not come in time",
     413: "The body or the prompt is too large",
     429: "Too much at once, or a target would be missed; see Retry-After",
     500: "The gateway failed",
     503: "The cluster cannot serve this now; see Retry-After",
     504: "The request did not finish in time",
 }
-_ASKING = (400, 401, 403, 404, 413, 429, 500, 503, 504)
+_ASKING = (400, 401, 403, 404, 408, 413, 429, 500, 503, 504)
 _LOOKING = (400, 401, 404, 500)
 
 
