@@ -2,13 +2,24 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from shared.kv.ids import KEY_BYTES
 from shared.messages.common import InstanceRef, NodeRef, PackedKeys, RequestRef, Token
 from shared.messages.envelope import Message, Part
 
 Tier = Literal["dram", "disk"]
 """The best place that a node has a block in."""
+
+
+def _whole(keys: bytes) -> bytes:
+    if len(keys) % KEY_BYTES:
+        raise ValueError(f"{len(keys)} bytes are no whole keys of {KEY_BYTES}")
+    return keys
+
+
+WholeKeys = Annotated[PackedKeys, AfterValidator(_whole)]
+"""Checked on arrival: a bad event is one that is missing, and the inventory makes it good."""
 
 
 class MatchRequest(Message):
@@ -99,7 +110,7 @@ class StoredRun(Part):
     """Key of the first block of the SEGMENT_BLOCKS-segment that block `start` is in."""
     parent: bytes
     """Key before the first of `keys`; empty when start is 0."""
-    keys: PackedKeys
+    keys: WholeKeys
     tier: Tier = "dram"
     """Where they are now; a block that was in another tier has moved."""
 
@@ -107,9 +118,9 @@ class StoredRun(Part):
 class RemovedRun(Part):
     """Blocks that are no longer readable; descendants are always in the same event."""
 
-    heads: PackedKeys
+    heads: WholeKeys
     """For each of `keys` the key of the first block of its segment."""
-    keys: PackedKeys
+    keys: WholeKeys
 
 
 class ResidencyEvent(Message):
