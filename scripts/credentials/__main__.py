@@ -8,6 +8,7 @@ from scripts.credentials.credential_set import (
     DEFAULT_HOSTS,
     CredentialSet,
     make_set,
+    remove_unfinished,
     write_nats_context,
 )
 from scripts.launcher.errors import LaunchError
@@ -36,9 +37,7 @@ def main() -> None:
         return
     try:
         if given.keep:
-            for path in given.folder.rglob("*"):
-                if path.is_file():
-                    path.unlink()
+            remove_unfinished(given.folder)
         hosts = [host for host in given.hosts.split(",") if host]
         make_set(given.folder, hosts=hosts, is_readable_by_all=given.volumes)
         if given.nats_url:

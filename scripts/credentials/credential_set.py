@@ -103,6 +103,15 @@ def make_set(
     return made
 
 
+def remove_unfinished(folder: Path) -> None:
+    """What `make_set` left there when it was ended before its end; nothing else in the folder."""
+    own = ("moonpool_*", "*.pem", "users.conf", "users.acl", "nats-context.json")
+    for owner in (*SERVICES, ADMIN, "nats", "redis"):
+        for pattern in own:
+            for path in (folder / owner).glob(pattern):
+                path.unlink()
+
+
 def find_set(folder: Path) -> CredentialSet:
     """The set that was made in this folder before."""
     found = CredentialSet(folder.resolve())

@@ -16,6 +16,7 @@ from scripts.embedded.nats_server import HOST, wait_for_answer
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.ports import HeldPort
 from scripts.launcher.processes import ProcessSpec
+from shared.runtime.bus import redacted
 
 SCHEMES = ("redis", "rediss", "unix")
 DEFAULT_PORT = 6379
@@ -49,7 +50,7 @@ async def check_redis(url: str) -> None:
     except ValueError as error:
         raise LaunchError(f"the address of Redis is wrong: {error}", hint=hint) from None
     if parts.scheme not in SCHEMES:
-        raise LaunchError(f"{url} is no address of a Redis", hint="redis://host:6379/0")
+        raise LaunchError(f"{redacted(url)} is no address of a Redis", hint="redis://host:6379/0")
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             if parts.scheme == "unix":

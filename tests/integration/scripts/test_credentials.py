@@ -12,6 +12,7 @@ import pytest
 import redis
 import redis.exceptions
 
+from scripts.credentials.__main__ import main
 from scripts.credentials.credential_set import (
     CredentialSet,
     find_set,
@@ -19,7 +20,7 @@ from scripts.credentials.credential_set import (
     write_nats_context,
 )
 from scripts.embedded.nats_server import NatsServer
-from scripts.embedded.redis_server import RedisServer
+from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher.errors import LaunchError
 from services.cache_index.redis_connection import StoreAway
 from services.cache_index.redis_store import RedisStore
@@ -276,6 +277,31 @@ def test_each_has_a_private_folder_of_its_own(made: CredentialSet) -> None:
         make_set(made.folder)
     with pytest.raises(LaunchError, match="no set"):
         find_set(made.folder / "nats")
+
+
+def test_only_an_unfinished_set_is_made_anew_and_nothing_else_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "set"
+    made = make_set(folder)
+    (folder / "format").unlink()
+    before = made.password("gateway")
+    monkeypatch.setattr("sys.argv", ["credentials", str(folder), "--keep"])
+    main()
+    assert find_set(folder).password("gateway") != before
+    other = tmp_path / "other" / "notes"
+    other.mkdir(parents=True)
+    (other / "mine.txt").write_text("mine")
+    monkeypatch.setattr("sys.argv", ["credentials", str(other.parent), "--keep"])
+    with pytest.raises(SystemExit):
+        main()
+    assert (other / "mine.txt").read_text() == "mine"
+
+
+async def test_a_wrong_address_of_redis_is_said_without_its_password() -> None:
+    with pytest.raises(LaunchError) as caught:
+        await check_redis("http://user:secret@h:1")
+    assert "secret" not in caught.value.message
 
 
 def test_the_context_for_the_nats_cli_is_whole(made: CredentialSet, tmp_path: Path) -> None:
