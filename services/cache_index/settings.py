@@ -36,8 +36,10 @@ class CacheIndexSettings(CommonSettings):
 
     @model_validator(mode="after")
     def _files_need_tls(self) -> Self:
-        if self.redis_ca is not None and not self.redis_url.startswith("rediss://"):
-            raise ValueError("MOONPOOL_REDIS_CA needs a MOONPOOL_REDIS_URL of rediss://")
+        files = {"CA": self.redis_ca, "CERT": self.redis_cert, "KEY": self.redis_key}
+        given = [name for name, path in files.items() if path is not None]
+        if given and not self.redis_url.startswith("rediss://"):
+            raise ValueError(f"MOONPOOL_REDIS_{given[0]} needs a MOONPOOL_REDIS_URL of rediss://")
         return self
 
     redis_cluster: bool = Field(

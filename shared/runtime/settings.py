@@ -4,9 +4,9 @@ import os
 import secrets
 import sys
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.runtime.nats_access import NatsAccess
@@ -49,6 +49,18 @@ class CommonSettings(BaseSettings):
     health_file: Path | None = Field(
         default=None, description="where the process writes its id for the health check"
     )
+
+    @model_validator(mode="after")
+    def _none_is_ignored(self) -> Self:
+        """What would not be used is said: somebody counts on it."""
+        for name, value, needed, there in (
+            ("CERT", self.nats_cert, "CA", self.nats_ca),
+            ("KEY", self.nats_key, "CERT", self.nats_cert),
+            ("PASSWORD", self.nats_password, "USER", self.nats_user),
+        ):
+            if value is not None and there is None:
+                raise ValueError(f"MOONPOOL_NATS_{name} needs MOONPOOL_NATS_{needed}")
+        return self
 
     def nats_access(self) -> NatsAccess:
         """How this process shows itself to NATS."""

@@ -259,8 +259,15 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def test_a_ca_without_tls_in_the_url_is_refused(made: CredentialSet) -> None:
-    with pytest.raises(ValueError, match="MOONPOOL_REDIS_CA"):
-        CacheIndexSettings(redis_url="redis://h:1", redis_ca=made.ca)
+    for name in ("ca", "cert", "key"):
+        with pytest.raises(ValueError, match=f"MOONPOOL_REDIS_{name.upper()}"):
+            CacheIndexSettings(redis_url="redis://h:1", **{f"redis_{name}": made.ca})
+
+
+@pytest.mark.parametrize("name", ["cert", "key", "password"])
+def test_what_would_not_be_shown_to_nats_is_refused(made: CredentialSet, name: str) -> None:
+    with pytest.raises(ValueError, match=f"MOONPOOL_NATS_{name.upper()} needs"):
+        CacheIndexSettings(**{f"nats_{name}": str(made.ca)})
 
 
 def test_each_has_a_private_folder_of_its_own(made: CredentialSet) -> None:
