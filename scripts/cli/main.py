@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import bench, chat, demo, role, simulate, status, up
+from scripts.cli import bench, chat, demo, index, role, simulate, status, up
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 for command in (up.up, chat.chat, demo.demo, status.status, role.role, simulate.simulate):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(index.app, name="index")
 
 
 def _print_version(is_asked: bool) -> None:

@@ -66,11 +66,18 @@ class RedisServer:
 
     name = "redis"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, binary: Path | None = None, is_cluster: bool = False
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._binary = find_redis_server()
+        self._binary = binary or find_redis_server()
         self._port = HeldPort(HOST)
+        self._cluster_port = HeldPort(HOST) if is_cluster else None
         self._folder = folder
+
+    @property
+    def cluster_port(self) -> int | None:
+        return None if self._cluster_port is None else self._cluster_port.number
 
     @property
     def url(self) -> str:
@@ -86,6 +93,12 @@ class RedisServer:
             "appendonly": "no",
             "daemonize": "no",
         }
+        if self._cluster_port is not None:
+            options |= {
+                "cluster-enabled": "yes",
+                "cluster-port": str(self._cluster_port.number),
+                "cluster-config-file": str(self._folder / f"nodes-{self._port.number}.conf"),
+            }
         arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
         return ProcessSpec(name=self.name, argv=(str(self._binary), *arguments), is_quiet=True)
 
@@ -96,5 +109,7 @@ class RedisServer:
         )
 
     def close(self) -> None:
-        """Give the port back; the process must have ended."""
+        """Give the ports back; the process must have ended."""
         self._port.release()
+        if self._cluster_port is not None:
+            self._cluster_port.release()

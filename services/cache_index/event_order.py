@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 MAX_KEPT = 8_192
+"""Events that wait or are recorded."""
+MAX_KEPT_BLOCKS = 1 << 20
+"""And blocks in them, together."""
 
 
 class EventOrder(Generic[E]):
@@ -17,25 +20,32 @@ class EventOrder(Generic[E]):
         self._said_seq = 0
         self._waiting: dict[int, E] = {}
         self._recorded: dict[int, E] | None = None
+        self._num_kept_blocks = 0
         self._has_overflowed = False
         self.duplicates_total = 0
 
-    def accept(self, seq: int, event: E) -> list[E]:
+    def accept(self, seq: int, event: E, num_blocks: int = 1) -> list[E]:
         """The events that may be applied now, in order; none when one before is missing."""
         self._said_seq = max(self._said_seq, seq)
         if seq <= self.last_seq or seq in self._waiting:
             self.duplicates_total += 1
             return []
         if self._recorded is not None:
-            if len(self._recorded) >= MAX_KEPT:
-                self._has_overflowed = True
-            else:
+            if self._has_room(self._recorded, num_blocks):
                 self._recorded[seq] = event
+            else:
+                self._has_overflowed = True
         if seq != self.last_seq + 1:
-            if len(self._waiting) < MAX_KEPT:
+            if self._has_room(self._waiting, num_blocks):
                 self._waiting[seq] = event
             return []
         return [event, *self._next_waiting(seq)]
+
+    def _has_room(self, kept: dict[int, E], num_blocks: int) -> bool:
+        if len(kept) >= MAX_KEPT or self._num_kept_blocks + num_blocks > MAX_KEPT_BLOCKS:
+            return False
+        self._num_kept_blocks += num_blocks
+        return True
 
     def _next_waiting(self, seq: int) -> list[E]:
         """Moves `last_seq` from `seq` on over what waited for it."""
@@ -44,6 +54,8 @@ class EventOrder(Generic[E]):
             seq += 1
             ready.append(self._waiting.pop(seq))
         self.last_seq = seq
+        if not self._waiting and not self._recorded:
+            self._num_kept_blocks = 0
         return ready
 
     def hear(self, seq: int) -> None:
@@ -62,6 +74,8 @@ class EventOrder(Generic[E]):
 
     def stop_recording(self) -> None:
         self._recorded = None
+        if not self._waiting:
+            self._num_kept_blocks = 0
 
     def restart_at(self, seq: int) -> list[E] | None:
         """The inventory is true at `seq`: the events to apply on top of it, in order.

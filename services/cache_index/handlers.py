@@ -3,18 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
-from services.cache_index.mirror import Mirror
+from services.cache_index.expected_blocks import ExpectedBlocks
+from services.cache_index.hot_prefixes import HotPrefixes
+from services.cache_index.mirror import Match, Mirror
 from services.cache_index.node_registry import NodeLease
-from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
 from services.cache_index.resync import Resyncer
 from services.cache_index.writer import IndexWriter
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
-from shared.messages.common import Empty, ErrorCode, NodeRef
+from shared.messages.common import ErrorCode, NodeRef
 from shared.messages.index import (
     ClaimFormat,
     ClaimReply,
-    IndexStats,
+    Expected,
+    ExpectedMatch,
+    Heat,
     MatchReply,
     MatchRequest,
     NodeLeaseReply,
@@ -32,6 +37,7 @@ from shared.runtime.micro import Endpoint
 class Handlers:
     def __init__(
         self,
+        index_id: str,
         bus: Bus,
         store: RedisStore,
         mirror: Mirror,
@@ -47,6 +53,10 @@ class Handlers:
         self._resyncer = resyncer
         self._clock = clock
         self._poke_writer = poke_writer
+        self._id = index_id
+        self.hot = HotPrefixes()
+        self.expected = ExpectedBlocks()
+        self.matches_total = 0
 
     # --- plain subscriptions -------------------------------------------------------------------
     def on_event(self, event: ResidencyEvent) -> None:
@@ -66,7 +76,22 @@ class Handlers:
         change = self._mirror.see_node(lease, seen.seq, self._clock())
         if change in ("new", "registered_again"):
             self._poke_writer()
+        if change == "new":
+            self.expected.drop_node(seen.node)
         self._resyncer.want_if_behind(seen.node)
+
+    def on_expected(self, message: Expected) -> None:
+        self.expected.hear(message, self._clock())
+
+    def on_heat(self, heat: Heat) -> None:
+        if heat.index != self._id:  # our own is counted already
+            self.hot.hear(heat.prefixes, self._clock())
+
+    async def tell_heat(self) -> None:
+        """What was asked of us since the last time, for the others to add."""
+        prefixes = self.hot.take_unsent()
+        if prefixes:
+            await self._bus.publish(subjects.INDEX_HEAT, Heat(index=self._id, prefixes=prefixes))
 
     # --- questions -----------------------------------------------------------------------------
     async def match(self, request: MatchRequest) -> MatchReply:
@@ -76,18 +101,39 @@ class Handlers:
                 f"chain: {len(request.chain)} bytes are no whole keys of {KEY_BYTES}",
                 field="chain",
             )
-        found = self._mirror.match(request.root, request.chain, self._clock())
+        now_s = self._clock()
+        self.matches_total += 1
+        found = self._mirror.match(request.root, request.chain, now_s)
+        if found:
+            self.hot.use(request.root, request.chain, found[0].num_blocks, now_s)
         return MatchReply(
+            expected=self._expected(request, found, now_s),
             nodes=[
                 NodeMatch(
                     node=NodeRef(id=match.node, incarnation=match.incarnation),
                     num_blocks=match.num_blocks,
-                    dram_blocks=match.num_blocks,
+                    dram_blocks=match.dram_blocks,
                 )
                 for match in found
                 if match.node not in request.exclude_nodes
-            ]
+            ],
         )
+
+    def _expected(
+        self, request: MatchRequest, found: list[Match], now_s: float
+    ) -> list[ExpectedMatch]:
+        """Where more than is there now will be."""
+        if not len(self.expected):
+            return []
+        there = {match.node: match.num_blocks for match in found}
+        return [
+            ExpectedMatch(
+                instance=one.instance, num_blocks=one.num_blocks, eta_ms=int(one.eta_s * 1e3)
+            )
+            for one in self.expected.match(request.root, request.chain, now_s)
+            if one.num_blocks > there.get(one.instance.node, 0)
+            and one.instance.node not in request.exclude_nodes
+        ]
 
     async def register_node(self, request: RegisterNode) -> NodeLeaseReply:
         try:
@@ -153,17 +199,6 @@ class Handlers:
         problem = format_problem(request.model, request.kv_format, current)
         return ClaimReply(is_accepted=not problem, current=current, problem=problem)
 
-    async def stats(self, _: Empty) -> IndexStats:
-        nodes = self._mirror.blocks_by_node()
-        return IndexStats(
-            index_epoch=self._store.epoch,
-            nodes=nodes,
-            num_blocks=sum(nodes.values()),
-            is_redis_up=self._store.is_up,
-            resyncs_total=self._resyncer.resyncs_total,
-            gaps_total=self._mirror.gaps_total,
-        )
-
     def endpoints(self) -> list[Endpoint[Any, Any]]:
         return [
             Endpoint(
@@ -197,14 +232,6 @@ class Handlers:
                 ClaimReply,
                 self.claim_format,
                 "Set or compare the kv_format of a model",
-            ),
-            Endpoint(
-                "stats",
-                subjects.INDEX_STATS,
-                Empty,
-                IndexStats,
-                self.stats,
-                "What this cache-index knows",
             ),
         ]
 

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 from services.cache_index.event_order import EventOrder
 from services.cache_index.node_registry import Change, NodeLease, NodeRegistry
-from shared.kv.residency import HolderId, ResidencyView
-from shared.messages.index import ResidencyEvent, StoredRun
+from services.cache_index.segments import Replicas
+from shared.kv.fingerprints import NUM_CLASSES, depth_class
+from shared.kv.ids import KEY_BYTES
+from shared.kv.replica_sets import HolderId
+from shared.kv.residency import ResidencyView
+from shared.messages.index import ResidencyEvent, StoredRun, Tier
 
 
 @dataclass(slots=True)
@@ -41,16 +45,25 @@ class Match:
     node: str
     incarnation: str
     num_blocks: int
+    dram_blocks: int
+
+
+LIFT_BELOW = 0.5
+"""So full at most before deep blocks are kept again."""
+LIFT_EVERY_S = 600.0
 
 
 class Mirror:
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
         self.registry = NodeRegistry()
-        self.view = ResidencyView()
+        self.view = ResidencyView(max_bytes)
         self._nodes: dict[str, _Node] = {}
         self._node_of: dict[HolderId, str] = {}
+        self._lifted_s = float("-inf")
         self.gaps_total = 0
+        self.events_total = 0
         self.late_events_total = 0
+        self._past_duplicates = 0
 
     # --- nodes ---------------------------------------------------------------------------------
     def see_node(self, lease: NodeLease, seq: int | None, now_s: float) -> Change:
@@ -82,6 +95,7 @@ class Mirror:
         if known is None:
             return
         self._abandon_fill(known)
+        self._past_duplicates += known.order.duplicates_total
         del self._node_of[known.holder]
         self.view.drop_holder(known.holder)
 
@@ -93,7 +107,8 @@ class Mirror:
             self.late_events_total += 1
             return []
         was_behind = known.is_behind
-        ready = known.order.accept(event.seq, event)
+        self.events_total += 1
+        ready = known.order.accept(event.seq, event, num_blocks_in(event))
         for one in ready:
             self._apply(known, one)
         if known.is_behind and not was_behind:
@@ -105,9 +120,14 @@ class Mirror:
             self.view.remove(known.holder, removed.keys)
         for run in event.stored:
             if run.start and not self.view.holds(known.holder, run.parent):
-                known.has_orphans = True  # its parent got lost here: the inventory knows
+                # Its parent got lost here, and the inventory knows; or it is too deep to be kept.
+                if depth_class(run.start - 1) < self.view.horizon:
+                    known.has_orphans = True
             else:
-                self.view.store(known.holder, run.keys)
+                self._store(known.holder, run)
+
+    def _store(self, holder: HolderId, run: StoredRun) -> None:
+        self.view.store(holder, run.keys, run.start, on_disk=run.tier == "disk")
 
     def is_behind(self, node: str) -> bool:
         """An event of the node is missing, or did not fit: its inventory must be taken."""
@@ -129,13 +149,22 @@ class Mirror:
         if not self._is_open(fill):
             return False
         for run in runs:
-            self.view.store(fill.holder, run.keys)
+            self._store(fill.holder, run)
         return True
 
-    def fill_fingerprints(self, fill: Fill, prints: Iterable[int]) -> bool:
+    def fill_replicas(self, fill: Fill, found: Replicas) -> bool:
+        """From Redis, in any order; all of one tier at a time."""
         if not self._is_open(fill):
             return False
-        self.view.store_fingerprints(fill.holder, prints)
+        for on_disk in (False, True):
+            chosen = found.is_on_disk == on_disk
+            if chosen.any():
+                self.view.store_prints(
+                    fill.holder,
+                    found.prints[chosen],
+                    found.classes[chosen],
+                    on_disk=on_disk,
+                )
         return True
 
     def finish_fill(self, fill: Fill, seq: int) -> list[ResidencyEvent] | None:
@@ -182,9 +211,52 @@ class Mirror:
             node = self._node_of.get(depth.holder)
             entry = None if node is None else self.registry.get(node)
             if node is not None and entry is not None and entry.is_live(now_s):
-                found.append(Match(node, self._nodes[node].incarnation, depth.num_blocks))
+                found.append(
+                    Match(
+                        node,
+                        self._nodes[node].incarnation,
+                        depth.num_blocks,
+                        depth.memory_blocks,
+                    )
+                )
         found.sort(key=lambda match: (-match.num_blocks, match.node))
         return found
+
+    def holders_of(self, root: bytes, key: bytes, now_s: float) -> list[tuple[str, str, Tier]]:
+        """(node, incarnation, tier) of every live node that has this block, by name."""
+        found: list[tuple[str, str, Tier]] = []
+        for holder, is_on_disk in self.view.holders_of(root, key):
+            node = self._node_of.get(holder)
+            entry = None if node is None else self.registry.get(node)
+            if node is not None and entry is not None and entry.is_live(now_s):
+                tier: Tier = "disk" if is_on_disk else "dram"
+                found.append((node, self._nodes[node].incarnation, tier))
+        return sorted(found)
+
+    # --- the budget ----------------------------------------------------------------------------
+    def lift_horizon(self, now_s: float) -> list[str]:
+        """When there is room again for what was let go: keep all again. Returns the nodes whose
+        inventory is wanted for it."""
+        is_low = self.view.horizon < NUM_CLASSES and self.view.fill < LIFT_BELOW
+        if not is_low or now_s < self._lifted_s + LIFT_EVERY_S:
+            return []
+        self._lifted_s = now_s
+        self.view.lift_horizon()
+        return sorted(self._nodes)
+
+    # --- what it has, for others to compare ----------------------------------------------------
+    def nodes(self) -> list[tuple[str, str, HolderId, int]]:
+        """(node, incarnation, holder, last event applied), by name."""
+        return [
+            (name, known.incarnation, known.holder, known.order.last_seq)
+            for name, known in sorted(self._nodes.items())
+        ]
+
+    @property
+    def duplicates_total(self) -> int:
+        return self._past_duplicates + sum(
+            known.order.duplicates_total for known in self._nodes.values()
+        )
 
     def blocks_by_node(self) -> dict[str, int]:
         return {
@@ -195,3 +267,8 @@ class Mirror:
         self.view.check_integrity()
         holders = {known.holder: name for name, known in self._nodes.items()}
         assert holders == self._node_of, "holders and nodes differ"
+
+
+def num_blocks_in(event: ResidencyEvent) -> int:
+    stored = sum(len(run.keys) for run in event.stored)
+    return (stored + sum(len(run.keys) for run in event.removed)) // KEY_BYTES

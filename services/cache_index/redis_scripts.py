@@ -4,12 +4,12 @@ Node scripts use keys that share the hash tag `{nodes}`; segment scripts use one
 them run on Redis Cluster.
 """
 
-# KEYS epoch, counter; ARGV fresh epoch, first number
+# KEYS epoch, counter, horizon; ARGV fresh epoch, first number → {epoch, horizon}
 BEGIN_EPOCH = """
 if redis.call('SET', KEYS[1], ARGV[1], 'NX') then
   redis.call('SET', KEYS[2], ARGV[2])
 end
-return redis.call('GET', KEYS[1])
+return {redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3])}
 """
 
 # KEYS record, counter, names, voided; ARGV node, incarnation, root
@@ -79,44 +79,156 @@ redis.call('INCR', KEYS[3])
 return 1
 """
 
-# KEYS segment; ARGV replica (5 bytes), fields…
-STORE = """
-local number = string.sub(ARGV[1], 1, 4)
-for i = 2, #ARGV do
-  local value = redis.call('HGET', KEYS[1], ARGV[i]) or ''
-  local kept = ''
+# A segment is a hash, or, when many chains branch in it, several: linear hashing keeps each of them
+# small enough for Redis' compact encoding. `mn...` has the number of buckets (n) and of fields (f)
+# once there is more than one.
+_BUCKETS = """
+local base, meta = KEYS[1], KEYS[2]
+local count, total
+local function load_segment()
+  local known = redis.call('HMGET', meta, 'n', 'f')
+  count = tonumber(known[1] or '1')
+  total = known[1] and tonumber(known[2]) or redis.call('HLEN', base)
+end
+local function name_of(bucket)
+  if bucket == 0 then return base end
+  return base .. ':' .. bucket
+end
+local function level_of(buckets)
+  local level = 1
+  while level < buckets do level = level * 2 end
+  return level
+end
+local function bucket_of(field, level)
+  if level == 1 then return 0 end
+  local a, b, c = string.byte(field, 1, 3)
+  local hash = a + b * 256 + c * 65536
+  local bucket = hash % level
+  if bucket >= count then bucket = bucket % (level / 2) end
+  return bucket
+end
+local function by_bucket(packed)
+  local level, groups = level_of(count), {}
+  for at = 1, #packed, 8 do
+    local field = string.sub(packed, at, at + 7)
+    local bucket = bucket_of(field, level)
+    local group = groups[bucket]
+    if not group then group = {fields = {}, marks = {}}; groups[bucket] = group end
+    group.fields[#group.fields + 1] = field
+    group.marks[#group.marks + 1] = (at + 7) / 8
+  end
+  return groups
+end
+local function in_pieces(list, size, use)
+  for first = 1, #list, size do
+    local piece = {}
+    for at = first, math.min(first + size - 1, #list) do piece[#piece + 1] = list[at] end
+    use(piece)
+  end
+end
+local function write(bucket, sets, dels)
+  local name = name_of(bucket)
+  in_pieces(sets, 1000, function(piece)
+    total = total + redis.call('HSET', name, unpack(piece))
+  end)
+  in_pieces(dels, 1000, function(piece)
+    total = total - redis.call('HDEL', name, unpack(piece))
+  end)
+end
+local function without(value, void)
+  local kept = {}
   for at = 1, #value, 5 do
-    if string.sub(value, at, at + 3) ~= number then
-      kept = kept .. string.sub(value, at, at + 4)
+    if not void[string.sub(value, at, at + 3)] then
+      kept[#kept + 1] = string.sub(value, at, at + 4)
     end
   end
-  redis.call('HSET', KEYS[1], ARGV[i], kept .. ARGV[1])
+  return table.concat(kept)
 end
-return 1
-"""
-
-# KEYS segment; ARGV numbers (4 bytes each, packed), fields…
-REMOVE = """
-local void = {}
-for at = 1, #ARGV[1], 4 do void[string.sub(ARGV[1], at, at + 3)] = true end
-for i = 2, #ARGV do
-  local value = redis.call('HGET', KEYS[1], ARGV[i])
-  if value then
-    local kept = ''
-    for at = 1, #value, 5 do
-      if not void[string.sub(value, at, at + 3)] then
-        kept = kept .. string.sub(value, at, at + 4)
+local function values_of(bucket, fields)
+  local values, name = {}, name_of(bucket)
+  in_pieces(fields, 1000, function(piece)
+    for _, value in ipairs(redis.call('HMGET', name, unpack(piece))) do
+      values[#values + 1] = value
+    end
+  end)
+  return values
+end
+local function drop(void, packed)
+  for bucket, group in pairs(by_bucket(packed)) do
+    local sets, dels = {}, {}
+    for i, value in ipairs(values_of(bucket, group.fields)) do
+      if value then
+        local kept = without(value, void)
+        if kept == '' then
+          dels[#dels + 1] = group.fields[i]
+        elseif kept ~= value then
+          sets[#sets + 1] = group.fields[i]
+          sets[#sets + 1] = kept
+        end
       end
     end
-    if kept == '' then
-      redis.call('HDEL', KEYS[1], ARGV[i])
-    elseif kept ~= value then
-      redis.call('HSET', KEYS[1], ARGV[i], kept)
-    end
+    write(bucket, sets, dels)
   end
 end
+local function split()
+  local level = level_of(count + 1)
+  local from, into = count - level / 2, count
+  local content, moved, gone = redis.call('HGETALL', name_of(from)), {}, {}
+  for i = 1, #content, 2 do
+    local a, b, c = string.byte(content[i], 1, 3)
+    if (a + b * 256 + c * 65536) % level == into then
+      moved[#moved + 1] = content[i]
+      moved[#moved + 1] = content[i + 1]
+      gone[#gone + 1] = content[i]
+    end
+  end
+  in_pieces(moved, 1000, function(piece) redis.call('HSET', name_of(into), unpack(piece)) end)
+  in_pieces(gone, 1000, function(piece) redis.call('HDEL', name_of(from), unpack(piece)) end)
+  count = count + 1
+end
+local function save_segment()
+  if count > 1 then
+    if total > 0 then redis.call('HSET', meta, 'n', count, 'f', total)
+    else redis.call('DEL', meta) end
+  end
+end
+"""
+
+# KEYS segment, its meta; ARGV number (4 bytes), removed, stored (8 bytes a field), marks (1 each)
+CHANGE = (
+    _BUCKETS
+    + """
+load_segment()
+local number = ARGV[1]
+local void = {[number] = true}
+drop(void, ARGV[2])
+for bucket, group in pairs(by_bucket(ARGV[3])) do
+  local sets = {}
+  for i, value in ipairs(values_of(bucket, group.fields)) do
+    local kept = value and without(value, void) or ''
+    sets[#sets + 1] = group.fields[i]
+    sets[#sets + 1] = kept .. number .. string.sub(ARGV[4], group.marks[i], group.marks[i])
+  end
+  write(bucket, sets, {})
+end
+while total > 96 and total > count * 48 do split() end
+save_segment()
 return 1
 """
+)
+
+# KEYS segment, its meta; ARGV numbers (4 bytes each, packed), fields (8 bytes each, packed)
+DROP = (
+    _BUCKETS
+    + """
+load_segment()
+local void = {}
+for at = 1, #ARGV[1], 4 do void[string.sub(ARGV[1], at, at + 3)] = true end
+drop(void, ARGV[2])
+save_segment()
+return 1
+"""
+)
 
 ALL = (
     BEGIN_EPOCH,
@@ -126,6 +238,6 @@ ALL = (
     OPEN_SESSION,
     COMMIT,
     RETIRE,
-    STORE,
-    REMOVE,
+    CHANGE,
+    DROP,
 )

@@ -1,114 +1,145 @@
 """How residency lies in Redis: names, and which fields of which segment an event changes. Pure.
 
-One hash per segment of 64 blocks of a chain, named by the segment's first block. Field = first 8
-bytes of a block's key; value = its replicas, 5 bytes each: number (u32, big endian), tier.
-A chain's segments are one Redis Cluster slot each.
+One segment for 64 blocks of a chain, named by its first block. Field = first 8 bytes of a block's
+key; value = its replicas, 5 bytes each: number (u32, big endian) and mark. The mark has the tier in
+its low bit and the depth class of the block above. A segment is one Redis Cluster slot.
 
 A *number* stands for one writer's session with one node incarnation and is never used twice: what
 a late writer or an old incarnation still writes goes to a number that nobody reads.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
+from shared.kv.fingerprints import FINGERPRINT_BYTES, NUM_CLASSES, depth_classes
 from shared.kv.ids import KEY_BYTES, SEGMENT_BLOCKS
-from shared.kv.residency import FINGERPRINT_BYTES
-from shared.messages.index import RemovedRun, ResidencyEvent, StoredRun
+from shared.kv.print_table import Classes, Prints
+from shared.messages.index import RemovedRun, StoredRun, Tier
 
-SEGMENT_PATTERN = b"mp:{????????:*}"
-TIER_DRAM = 0
+SEGMENT_PATTERN = b"mp:{????????:*"
 NUMBER_BYTES = 4
 REPLICA_BYTES = NUMBER_BYTES + 1
 
 
-@dataclass(slots=True)
-class SegmentChange:
-    """Fields of one segment to be stored for, or removed from, one number."""
-
-    stored: list[bytes] = field(default_factory=list)
-    removed: list[bytes] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Changes of one node up to and with event `seq`, by segment key."""
+class SegmentChange:
+    """Fields of one segment to be removed from, then stored for, one number; all packed."""
 
-    seq: int
-    changes: dict[bytes, SegmentChange]
+    segment: bytes
+    removed: bytes = b""
+    stored: bytes = b""
+    marks: bytes = b""
 
     @property
     def num_fields(self) -> int:
-        return sum(len(c.stored) + len(c.removed) for c in self.changes.values())
+        return (len(self.removed) + len(self.stored)) // FINGERPRINT_BYTES
 
 
 def segment_key(root: bytes, head: bytes) -> bytes:
-    return f"mp:{{{root[:4].hex()}:{head.hex()}}}".encode()
+    return f"mp:{{{root[:4].hex()}:{head[:8].hex()}}}".encode()
 
 
-def field_of(key: bytes) -> bytes:
-    return key[:FINGERPRINT_BYTES]
+def meta_key(segment: bytes) -> bytes:
+    """Where the number of the segment's buckets is; not of the segments' pattern."""
+    return b"mn" + segment[2:]
 
 
-def print_of(field_name: bytes) -> int:
-    """The fingerprint that the mirror knows this field by."""
-    return int.from_bytes(field_name, "little")
+def segment_of(bucket: bytes) -> bytes:
+    """The segment that a key which was found belongs to."""
+    return bucket[: bucket.index(b"}") + 1]
 
 
-def pack_replica(number: int, tier: int) -> bytes:
-    return number.to_bytes(NUMBER_BYTES, "big") + bytes([tier])
+def number_bytes(number: int) -> bytes:
+    return number.to_bytes(NUMBER_BYTES, "big")
 
 
-def numbers_in(value: bytes) -> list[int]:
-    return [
-        int.from_bytes(value[at : at + NUMBER_BYTES], "big")
-        for at in range(0, len(value), REPLICA_BYTES)
-    ]
+def within_horizon(change: SegmentChange, horizon: int) -> SegmentChange:
+    """Without the stores of blocks that are too deep in their chains."""
+    if horizon >= NUM_CLASSES or not change.stored:
+        return change
+    is_kept = np.frombuffer(change.marks, np.uint8) >> 1 < horizon
+    fields = np.frombuffer(change.stored, np.uint64)
+    marks = np.frombuffer(change.marks, np.uint8)
+    return replace(change, stored=fields[is_kept].tobytes(), marks=marks[is_kept].tobytes())
 
 
-def changes_of_event(event: ResidencyEvent) -> Batch:
-    """What one event changes. Removals come first, as in the pool."""
-    changes: dict[bytes, SegmentChange] = {}
-    for removed in event.removed:
-        for head, key in _removed_fields(removed):
-            change = changes.setdefault(segment_key(event.root, head), SegmentChange())
-            change.removed.append(field_of(key))
-    for batch in changes_of_runs(event.root, event.stored, event.seq):
-        for segment, stored in batch.changes.items():
-            changes.setdefault(segment, SegmentChange()).stored.extend(stored.stored)
-    return Batch(event.seq, changes)
+def marks_of(classes: Classes, tier: Tier) -> bytes:
+    return (classes << 1 | (tier == "disk")).astype(np.uint8).tobytes()
 
 
-def changes_of_runs(
-    root: bytes, runs: Iterable[StoredRun], seq: int, max_fields: int = 4_096
-) -> Iterator[Batch]:
-    """Stored runs in batches of about `max_fields`; at least one batch."""
-    changes: dict[bytes, SegmentChange] = {}
-    num_fields = 0
-    for run in runs:
-        for head, keys in _stored_fields(run):
-            change = changes.setdefault(segment_key(root, head), SegmentChange())
-            change.stored.extend(field_of(key) for key in keys)
-            num_fields += len(keys)
-            if num_fields >= max_fields:
-                yield Batch(seq, changes)
-                changes, num_fields = {}, 0
-    yield Batch(seq, changes)
+def fields_of(keys: bytes) -> bytes:
+    """The fields of packed keys, packed."""
+    return np.frombuffer(keys, np.uint64)[::2].tobytes()
 
 
-def _stored_fields(run: StoredRun) -> Iterator[tuple[bytes, list[bytes]]]:
-    """The run's keys by segment."""
-    keys = [run.keys[at : at + KEY_BYTES] for at in range(0, len(run.keys), KEY_BYTES)]
-    head = run.head
-    taken = 0
-    while taken < len(keys):
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """What a page of Redis says: one entry per replica, as columns."""
+
+    prints: Prints
+    numbers: npt.NDArray[np.uint32]
+    classes: Classes
+    is_on_disk: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.prints)
+
+
+def replicas_in(page: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> Replicas:
+    """All replicas of some segments; a value or field that is not ours is left out."""
+    names: list[bytes] = []
+    values: list[bytes] = []
+    for _, fields in page:
+        names += fields.keys()
+        values += fields.values()
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    packed = b"".join(names)
+    if len(packed) != len(names) * FINGERPRINT_BYTES or (lengths % REPLICA_BYTES).any():
+        return replicas_in([(b"", _only_ours(names, values))])
+    prints = np.frombuffer(packed, np.uint64)
+    rows = np.frombuffer(b"".join(values), np.uint8).reshape(-1, REPLICA_BYTES)
+    numbers = rows[:, :NUMBER_BYTES].copy().view(">u4")[:, 0].astype(np.uint32)
+    return Replicas(
+        prints=np.repeat(prints, lengths // REPLICA_BYTES),
+        numbers=numbers,
+        classes=np.minimum(rows[:, -1] >> 1, NUM_CLASSES - 1),
+        is_on_disk=(rows[:, -1] & 1).astype(np.bool_),
+    )
+
+
+def _only_ours(names: list[bytes], values: list[bytes]) -> dict[bytes, bytes]:
+    return {
+        name: value
+        for name, value in zip(names, values, strict=True)
+        if len(name) == FINGERPRINT_BYTES and len(value) % REPLICA_BYTES == 0
+    }
+
+
+def changes_of_run(root: bytes, run: StoredRun) -> Iterator[SegmentChange]:
+    """The run's blocks by segment."""
+    classes = depth_classes(run.start, len(run.keys) // KEY_BYTES)
+    for head, first, keys in segments_of(run):
+        marks = marks_of(classes[first : first + len(keys) // KEY_BYTES], run.tier)
+        yield SegmentChange(segment_key(root, head), stored=fields_of(keys), marks=marks)
+
+
+def segments_of(run: StoredRun) -> Iterator[tuple[bytes, int, bytes]]:
+    """(first block of the segment, offset in the run, keys) of each segment that a run is in."""
+    head, taken, count = run.head, 0, len(run.keys) // KEY_BYTES
+    while taken < count:
         index = run.start + taken
-        if index % SEGMENT_BLOCKS == 0:
-            head = keys[taken]
         room = SEGMENT_BLOCKS - index % SEGMENT_BLOCKS
-        yield head, keys[taken : taken + room]
+        keys = run.keys[taken * KEY_BYTES : (taken + room) * KEY_BYTES]
+        if index % SEGMENT_BLOCKS == 0:
+            head = keys[:KEY_BYTES]
+        yield head, taken, keys
         taken += room
 
 
-def _removed_fields(run: RemovedRun) -> Iterator[tuple[bytes, bytes]]:
+def removed_blocks(run: RemovedRun) -> Iterator[tuple[bytes, bytes]]:
+    """(first block of the segment, key) of each block."""
     for at in range(0, min(len(run.keys), len(run.heads)), KEY_BYTES):
         yield run.heads[at : at + KEY_BYTES], run.keys[at : at + KEY_BYTES]

@@ -1,8 +1,8 @@
 """Writes residency to Redis for the nodes whose writer lease this process holds.
 
-Each node has a bounded queue. A session (one number) starts with a whole rewrite from the node's
-inventory; events follow it. When the session turns out void, or Redis was away for so long that the
-queue ran over, the node is asked for its inventory again; nothing ever waits for Redis.
+A session (one number) starts with a whole rewrite from the node's inventory; events follow it,
+merged: of each block only the last word is written. When the session turns out void, or what waits
+for Redis becomes too much, the node is asked for its inventory again; nothing ever waits for Redis.
 """
 
 import asyncio
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.cache_index.mirror import Mirror
-from services.cache_index.redis_store import RedisStore, StoreAway
-from services.cache_index.segments import Batch, changes_of_event, changes_of_runs
+from services.cache_index.pending import PendingChanges
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
+from services.cache_index.segments import SegmentChange, changes_of_run
 from shared.messages.index import ResidencyEvent, StoredRun
 
 WRITER_LEASE_MS = 5_000
-MAX_QUEUED_FIELDS = 200_000
+MAX_PENDING_FIELDS = 200_000
 MERGE_FIELDS = 4_096
 
 
@@ -28,10 +30,18 @@ class _Session:
 
     incarnation: str
     registration: int
-    rewrite: deque[Batch]
-    queue: deque[Batch] = field(default_factory=deque)
+    root: bytes
+    rewrite: deque[StoredRun]
+    rewrite_seq: int | None
+    """None: all of it is written."""
+    pending: PendingChanges = field(default_factory=PendingChanges)
+    writing: PendingChanges = field(default_factory=PendingChanges)
+    """What was pending when writing began; it is whole before it is committed."""
     number: int | None = None
-    num_queued_fields: int = 0
+
+    @property
+    def num_pending(self) -> int:
+        return self.pending.num_fields + self.writing.num_fields
 
 
 class IndexWriter:
@@ -50,14 +60,22 @@ class IndexWriter:
         self._mine: set[str] = set()
         self.sessions: dict[str, _Session] = {}
         self._has_work = asyncio.Event()
+        self._horizon = store.horizon
 
     def writes(self, node: str) -> bool:
         return node in self._mine
+
+    @property
+    def num_pending(self) -> int:
+        return sum(session.num_pending for session in self.sessions.values())
 
     async def hold_leases(self, now_s: float) -> None:
         """Renew our leases and take those that are free. Raises StoreAway."""
         entries = {entry.lease.node: entry for entry in self._mirror.registry.live(now_s)}
         held = await self._store.hold_writers(sorted(entries), self._id, WRITER_LEASE_MS)
+        if self._store.horizon > self._horizon:
+            self.sessions.clear()  # Redis has room again for what was left out
+        self._horizon = self._store.horizon
         for node in self._mine - held:
             self.sessions.pop(node, None)
         self._mine = held
@@ -95,27 +113,26 @@ class IndexWriter:
         if entry is None or node not in self._mine:
             return
         lease = entry.lease
-        batches = deque(changes_of_runs(lease.root, runs, seq))
-        self.sessions[node] = _Session(lease.incarnation, lease.registration, batches)
+        self.sessions[node] = _Session(
+            lease.incarnation, lease.registration, lease.root, deque(runs), seq
+        )
         for event in events:
             self.add(node, event)
         self._has_work.set()
 
     def add(self, node: str, event: ResidencyEvent) -> None:
-        """Queue one event that the mirror applied in order."""
+        """Keep one event that the mirror applied in order."""
         session = self.sessions.get(node)
         if session is None or session.incarnation != event.incarnation:
             return
-        batch = changes_of_event(event)
-        session.queue.append(batch)
-        session.num_queued_fields += batch.num_fields
-        if session.num_queued_fields > MAX_QUEUED_FIELDS:
+        session.pending.add(event)
+        if session.num_pending > MAX_PENDING_FIELDS:
             # Redis is away or too slow: the inventory will say it in less.
             del self.sessions[node]
         self._has_work.set()
 
     async def run(self) -> None:
-        """Writes what is queued; a task of the service."""
+        """Writes what is pending; a task of the service."""
         while True:
             await self._has_work.wait()
             self._has_work.clear()
@@ -130,32 +147,49 @@ class IndexWriter:
 
     async def _write_node(self, node: str) -> None:
         session = self.sessions.get(node)
-        if session is None:
+        if session is None or not await self._open(node, session):
             return
+        number = session.number
+        assert number is not None
+        while session.rewrite_seq is not None and self._is_current(node, session):
+            runs = _take(session.rewrite)
+            changes = [each for run in runs for each in changes_of_run(session.root, run)]
+            try:
+                await self._store.write(number, changes)
+            except StoreAway:
+                session.rewrite.extendleft(reversed(runs))
+                raise
+            if not session.rewrite:
+                if not await self._commit(node, session, session.rewrite_seq):
+                    return
+                session.rewrite_seq = None
+        while (session.writing or session.pending) and self._is_current(node, session):
+            if not session.writing:
+                session.writing, session.pending = session.pending, PendingChanges()
+            await self._write_pending(number, session.writing)
+            if not session.writing and not await self._commit(node, session, session.writing.seq):
+                return
+
+    async def _write_pending(self, number: int, writing: PendingChanges) -> None:
+        changes: list[SegmentChange] = writing.take(MERGE_FIELDS)
+        try:
+            await self._store.write(number, changes)
+        except StoreAway:
+            writing.put_back(changes)
+            raise
+
+    async def _open(self, node: str, session: _Session) -> bool:
+        """A number for the session; False: it is void."""
         if session.number is None:
             session.number = await self._store.open_session(node, session.incarnation, self._id)
-            if session.number is None:
-                self._end(node, session)
-                if await self._store.node(node) is None:
-                    # Taken for gone while it lives, by one that was cut off from it. When it is
-                    # not known here either, its next renewal makes it register again.
-                    self._mirror.forget_node(node)
-                return
-        while session.rewrite:
-            batch = session.rewrite[0]
-            await self._store.write(session.number, batch.changes)
-            session.rewrite.popleft()
-            if not session.rewrite and not await self._commit(node, session, batch.seq):
-                return
-        while session.queue and self.sessions.get(node) is session:
-            batches = _take(session.queue)
-            for batch in batches:
-                await self._store.write(session.number, batch.changes)
-            for batch in batches:
-                session.queue.popleft()
-                session.num_queued_fields -= batch.num_fields
-            if not await self._commit(node, session, batches[-1].seq):
-                return
+        if session.number is not None:
+            return True
+        self._end(node, session)
+        if await self._store.node(node) is None:
+            # Taken for gone while it lives, by one that was cut off from it. When it is
+            # not known here either, its next renewal makes it register again.
+            self._mirror.forget_node(node)
+        return False
 
     async def _commit(self, node: str, session: _Session, seq: int) -> bool:
         assert session.number is not None
@@ -164,20 +198,21 @@ class IndexWriter:
         self._end(node, session)
         return False
 
+    def _is_current(self, node: str, session: _Session) -> bool:
+        return self.sessions.get(node) is session
+
     def _end(self, node: str, session: _Session) -> None:
         """The session is void: another writer, or another registration of the node."""
-        if self.sessions.get(node) is session:
+        if self._is_current(node, session):
             del self.sessions[node]
             self._mine.discard(node)  # the next round of leases says whose it is
 
 
-def _take(queue: deque[Batch]) -> list[Batch]:
-    """The next batches, about MERGE_FIELDS together, at least one."""
-    batches: list[Batch] = []
-    num_fields = 0
-    for batch in queue:
-        batches.append(batch)
-        num_fields += batch.num_fields
-        if num_fields >= MERGE_FIELDS:
-            break
-    return batches
+def _take(runs: deque[StoredRun]) -> list[StoredRun]:
+    """The next runs, about MERGE_FIELDS blocks together."""
+    taken: list[StoredRun] = []
+    num_bytes = 0
+    while runs and num_bytes < 16 * MERGE_FIELDS:
+        taken.append(runs.popleft())
+        num_bytes += len(taken[-1].keys)
+    return taken

@@ -23,6 +23,7 @@ from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     NO_SLO,
     Candidate,
+    ExpectedPrefix,
     InstanceView,
     NodeMatch,
     PlacementDecision,
@@ -63,7 +64,7 @@ def view_of(report: InstanceReport) -> InstanceView:
     )
 
 
-def request_of(message: PlaceRequest) -> PlacementRequest:
+def request_of(message: PlaceRequest, found: MatchReply) -> PlacementRequest:
     return PlacementRequest(
         request_id=message.ref.request_id,
         attempt=message.ref.attempt,
@@ -81,6 +82,12 @@ def request_of(message: PlaceRequest) -> PlacementRequest:
         remaining_s=message.remaining_ms / 1e3,
         slo=slo_of_ms(message.ttft_slo_ms, message.tbt_slo_ms),
         priority=message.priority,
+        expected=tuple(
+            ExpectedPrefix(
+                (one.instance.id, one.instance.incarnation), one.num_blocks, one.eta_ms / 1e3
+            )
+            for one in found.expected
+        ),
     )
 
 

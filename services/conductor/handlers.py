@@ -18,7 +18,7 @@ from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.events import InstanceReported, NodeReported
-from shared.scheduling.vocabulary import NodeMatch, Refusal, Role
+from shared.scheduling.vocabulary import Refusal, Role
 
 MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
@@ -66,19 +66,23 @@ class Handlers:
     # --- questions -----------------------------------------------------------------------------
     async def place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
-        matches = await self._match(message)
-        return await self.driver.place(convert.request_of(message), matches)
+        found = await self._match(message)
+        return await self.driver.place(
+            convert.request_of(message, found), convert.matches_of(found)
+        )
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
-        matches = await self._match(message)
-        outcome = self._core.explain(convert.request_of(message), matches, self._clock())
+        found = await self._match(message)
+        outcome = self._core.explain(
+            convert.request_of(message, found), convert.matches_of(found), self._clock()
+        )
         if isinstance(outcome, Refusal):
             return PlaceReply(
                 refusal=convert.error_info(outcome), targets=convert.targets_of(outcome)
             )
         return convert.placed_reply(outcome)
 
-    async def _match(self, message: PlaceRequest) -> tuple[NodeMatch, ...]:
+    async def _match(self, message: PlaceRequest) -> MatchReply:
         """What is cached where; nothing when no cache-index answers at once."""
         if len(message.chain) % KEY_BYTES:
             raise ServiceError(
@@ -88,17 +92,16 @@ class Handlers:
             )
         root = next((m.root for m in self._models() if m.name == message.model), None)
         if message.cache == "off" or not message.chain or root is None:
-            return ()
+            return MatchReply()
         try:
-            reply = await self._bus.request(
+            return await self._bus.request(
                 subjects.INDEX_MATCH,
                 MatchRequest(root=root, chain=message.chain),
                 MatchReply,
                 timeout_s=MATCH_TIMEOUT_S,
             )
         except ServiceError:
-            return ()
-        return convert.matches_of(reply)
+            return MatchReply()
 
     def _models(self) -> list[Any]:
         return models_of(self._instances.current(self._clock()))

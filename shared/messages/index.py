@@ -1,11 +1,14 @@
 """Asked of cache-index, and the residency events that feed it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from shared.messages.common import NodeRef, PackedKeys, Token
+from shared.messages.common import InstanceRef, NodeRef, PackedKeys, RequestRef, Token
 from shared.messages.envelope import Message, Part
+
+Tier = Literal["dram", "disk"]
+"""The best place that a node has a block in."""
 
 
 class MatchRequest(Message):
@@ -24,10 +27,24 @@ class NodeMatch(Part):
     """Of these, how many from the start are in DRAM without a gap."""
 
 
+class ExpectedMatch(Part):
+    """Leading blocks of the chain that an instance will have once it has computed them.
+
+    Nothing can be fetched from there yet.
+    """
+
+    instance: InstanceRef
+    num_blocks: int
+    eta_ms: int
+    """Until then, as the instance last said."""
+
+
 class MatchReply(Message):
     """Nodes with at least one block, the longest match first."""
 
     nodes: list[NodeMatch] = []
+    expected: list[ExpectedMatch] = []
+    """Where a longer part of the chain than is there now will be."""
 
 
 class RegisterNode(Message):
@@ -83,6 +100,8 @@ class StoredRun(Part):
     parent: bytes
     """Key before the first of `keys`; empty when start is 0."""
     keys: PackedKeys
+    tier: Tier = "dram"
+    """Where they are now; a block that was in another tier has moved."""
 
 
 class RemovedRun(Part):
@@ -120,6 +139,116 @@ class InventoryReply(Message):
     next_cursor: int | None = None
 
 
+class Expected(Message):
+    """A prefill instance accepted a prompt, or has computed more of it (`done_blocks`).
+
+    Of its chain these blocks will be readable on its node. Void after `ttl_ms`, and at once when
+    `is_over`: all are sealed, or it was cancelled.
+    """
+
+    ref: RequestRef
+    instance: InstanceRef
+    root: bytes
+    chain: PackedKeys
+    done_blocks: Annotated[int, Field(ge=0)]
+    """Leading blocks that are there already."""
+    start_ms: Annotated[int, Field(ge=0)] = 0
+    """Until it goes on computing."""
+    eta_ms: Annotated[int, Field(ge=0)] = 0
+    """Until the last block of `chain` is there."""
+    ttl_ms: Annotated[int, Field(ge=1)] = 2_000
+    is_over: bool = False
+
+
+class PrefixUse(Part):
+    """Uses of a prefix. Prefixes are counted at lengths of 1, 2, 4, 8... blocks."""
+
+    root: bytes
+    keys: PackedKeys
+    """The keys at these lengths, up to the prefix' own."""
+    uses: Annotated[float, Field(ge=0)]
+
+
+class Heat(Message):
+    """Between cache-indexes: what one of them was asked for since its last batch."""
+
+    index: Token
+    prefixes: list[PrefixUse] = []
+
+
+class HotRequest(Message):
+    limit: Annotated[int, Field(ge=1, le=512)] = 20
+
+
+class HotPrefix(Part):
+    root: bytes
+    key: bytes
+    """Of the last block."""
+    num_blocks: int
+    uses_per_s: float
+    nodes: list[str] = []
+    """Who holds it now."""
+
+
+class HotReply(Message):
+    """The prefixes that are used most, all cache-indexes together, decayed over a minute."""
+
+    prefixes: list[HotPrefix] = []
+
+
+class HoldersRequest(Message):
+    root: bytes
+    key: Annotated[bytes, Field(min_length=16, max_length=16)]
+
+
+class Holder(Part):
+    node: NodeRef
+    tier: Tier
+
+
+class HoldersReply(Message):
+    """Live nodes that hold one block, by name."""
+
+    holders: list[Holder] = []
+
+
+class ContentsRequest(Message):
+    """Of one cache-index: what its mirror, or Redis, has of every node."""
+
+    source: Literal["mirror", "redis"] = "mirror"
+
+
+class NodeContents(Part):
+    node: NodeRef
+    seq: int
+    """The event it is true at."""
+    num_blocks: int
+    digest: str
+    """Does not depend on the order of the blocks."""
+
+
+class ContentsReply(Message):
+    index: Token
+    index_epoch: str
+    nodes: list[NodeContents] = []
+
+
+class PrintsRequest(Message):
+    """Of one cache-index: a page of the fingerprints it has of a node; start with cursor 0."""
+
+    source: Literal["mirror", "redis"] = "mirror"
+    node: Token
+    cursor: Annotated[int, Field(ge=0)] = 0
+
+
+class PrintsReply(Message):
+    """`prints` are the first 8 bytes of keys, packed. Void (asked too late): begin again."""
+
+    prints: bytes = b""
+    next_cursor: int | None = None
+    is_void: bool = False
+
+
 class ClaimFormat(Message):
     """The first ready instance of a model sets its kv_format; others must have the same."""
 
@@ -136,10 +265,35 @@ class ClaimReply(Message):
 
 
 class IndexStats(Message):
+    """What one cache-index knows and has seen since it started."""
+
+    index: str = ""
     index_epoch: str
     nodes: dict[str, int] = {}
     """Blocks by node."""
     num_blocks: int = 0
+    """Replicas; a block on two nodes counts twice."""
+    num_keys: int = 0
+    """Different blocks."""
+    mirror_bytes: int = 0
+    mirror_fill: float = 0.0
+    """Of what the budget allows."""
+    evicted_total: int = 0
+    """Blocks let go because of the budget."""
+    horizon: int | None = None
+    """Depth class from which on blocks are not kept; None: all are."""
+    redis_bytes: int | None = None
+    redis_horizon: int | None = None
+    redis_evicted_total: int = 0
     is_redis_up: bool = True
+    num_pending: int = 0
+    """Fields that wait to be written to Redis."""
+    matches_total: int = 0
+    events_total: int = 0
+    late_events_total: int = 0
+    duplicates_total: int = 0
     resyncs_total: int = 0
     gaps_total: int = 0
+    num_expected: int = 0
+    load_s: float = 0.0
+    """What loading from Redis took at the start."""

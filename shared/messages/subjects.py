@@ -21,13 +21,25 @@ INDEX_CLAIM_FORMAT = f"{PREFIX}.index.claim_format"
 INDEX_STATS = f"{PREFIX}.index.stats"
 INDEX_EVENTS_ALL = f"{PREFIX}.index.events.*"
 INDEX_NODE_SEEN = f"{PREFIX}.index.node_seen"
+INDEX_HOT = f"{PREFIX}.index.hot"
+INDEX_HOLDERS = f"{PREFIX}.index.holders"
+INDEX_EXPECTED = f"{PREFIX}.index.expected"
+INDEX_HEAT = f"{PREFIX}.index.heat"
 
 # --- plain subscriptions -----------------------------------------------------------------------
 REPORTS_ALL = f"{PREFIX}.report.>"
 FINISHED_BILLS = f"{PREFIX}.bills"
 
+# --- measuring ---------------------------------------------------------------------------------
+BENCH_BARE = f"{PREFIX}.bench.bare"
+
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+
+
+def cache_index(index: str, operation: str) -> str:
+    """stats, contents, prints: asked of one cache-index."""
+    return f"{PREFIX}.cache-index.{index}.{operation}"
 
 
 def index_events(node: str) -> str:

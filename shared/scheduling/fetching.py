@@ -38,18 +38,20 @@ def offer(
     situation = prices.situation
     token_bytes = situation.token_bytes
     all_s = link.seconds((reach - at_hand) * token_bytes)
-    _take_if_better(prices, holders, at_hand, _offer_of(prices, reach, all_s))
+    take_if_better(prices, holders, at_hand, _offer_of(prices, reach, all_s))
     if not (all_s > prices.queue_s).any():
         return
     grid = situation.column("grid_tokens")
     hidden = (link.bytes_within(prices.queue_s) / token_bytes).astype(np.int64) // grid * grid
     upto = np.clip(at_hand + hidden, at_hand, np.maximum(reach, at_hand))
     part_s = link.seconds((upto - at_hand) * token_bytes)
-    _take_if_better(prices, holders, at_hand, _offer_of(prices, upto, part_s))
+    take_if_better(prices, holders, at_hand, _offer_of(prices, upto, part_s))
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class Offer:
+    """Another way to serve the prompt, for every candidate."""
+
     cached_tokens: Ints
     load_s: Floats
     compute_s: Floats
@@ -57,17 +59,18 @@ class _Offer:
     delay_s: Floats
 
 
-def _offer_of(prices: Prices, cached_tokens: Ints, load_s: Floats) -> _Offer:
+def _offer_of(prices: Prices, cached_tokens: Ints, load_s: Floats) -> Offer:
     situation = prices.situation
     compute_s = situation.cost.prefill_many_s(situation.request.num_tokens, cached_tokens)
     queue_s, delay_s = waits_and_delays_s(situation, compute_s)
     # The own disk is read at the same time.
-    return _Offer(cached_tokens, np.maximum(load_s, prices.disk_s), compute_s, queue_s, delay_s)
+    return Offer(cached_tokens, np.maximum(load_s, prices.disk_s), compute_s, queue_s, delay_s)
 
 
-def _take_if_better(
-    prices: Prices, holders: tuple[NodeMatch, ...], at_hand: Ints, new: _Offer
+def take_if_better(
+    prices: Prices, holders: tuple[NodeMatch, ...], at_hand: Ints, new: Offer
 ) -> None:
+    """Where it has more of the prompt than is at hand and costs less."""
     cost_s = np.maximum(new.queue_s, new.load_s) + new.compute_s + new.delay_s
     is_better = (new.cached_tokens > at_hand) & (cost_s < prices.cost_s)
     if is_better.any():
@@ -76,7 +79,7 @@ def _take_if_better(
 
 
 def _take(
-    prices: Prices, is_taken: NDArray[np.bool_], holders: tuple[NodeMatch, ...], new: _Offer
+    prices: Prices, is_taken: NDArray[np.bool_], holders: tuple[NodeMatch, ...], new: Offer
 ) -> None:
     prices.holders = (*prices.holders, holders)
     prices.fetched_from = np.where(is_taken, len(prices.holders) - 1, prices.fetched_from)

@@ -16,6 +16,15 @@ InstanceKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedPrefix:
+    """Leading blocks of a chain that an instance is going to have computed in so many seconds."""
+
+    instance: InstanceKey
+    num_blocks: int
+    eta_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """One attempt of a request that wants a prefill and a decode instance."""
 
@@ -37,6 +46,8 @@ class PlacementRequest:
     slo: Slo = NO_SLO
     """What the caller asks for; the deployment's own targets hold beside it."""
     priority: Priority = "normal"
+    expected: tuple[ExpectedPrefix, ...] = ()
+    """Where a part of the prompt is being computed for another request."""
 
     @property
     def room_tokens(self) -> int:

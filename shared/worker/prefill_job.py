@@ -29,9 +29,18 @@ class PrefillJob(Attempt):
         """When the run came, on our clock."""
         self.prefix: Prefix | None = None
         """None: not loaded yet, or given up to make room."""
+        self.held_s = 0.0
+        """When it was loaded, on our clock."""
+        self.may_look_again = True
+        """In its turn; not once blocks of the pool turned out to change while they are read."""
         self.has_slots = False
         """From then on its prefix cannot be given up."""
         self.sender: TokenSender | None = None
+
+    @property
+    def expected_cached_tokens(self) -> int:
+        """As it was placed: what is at hand, comes by fetch or is computed before it."""
+        return self.num_tokens - self.expected_uncached
 
     def take(self, run: PrefillRun) -> None:
         """What the reservation did not say; a prefix held for nothing is not used."""

@@ -3,12 +3,13 @@
 import logging
 from typing import Literal
 
-from shared.messages.common import Ok
+from shared.messages.common import InstanceRef, Ok
 from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.attempts import Attempts
 from shared.worker.checks import bad, check_prefill_run, check_reserve
+from shared.worker.expectations import Expectations
 from shared.worker.parts import Load, WorkerParts, not_reserved, pool_lost
 from shared.worker.peer_watch import Peer
 from shared.worker.pool_session import PoolSession
@@ -52,13 +53,21 @@ class PrefillLoop:
             turns=self._turns,
             make_room=self._make_room,
         )
-        self._work = PrefillWork(parts, tools, self._leave_queue)
+        self._expectations = Expectations(
+            parts.context.bus,
+            parts.grid,
+            parts.loaded.kv_format.root(),
+            self._instance_of,
+            self._queue.work_s,
+        )
+        self._work = PrefillWork(parts, tools, self._leave_queue, self._expectations.computed)
         self._session: PoolSession | None = None
 
     # --- the instance's side ----------------------------------------------------------------
 
     def start(self) -> None:
         self._work.start()
+        self._parts.context.tasks.start_soon(self._expectations.run(), name="expectations")
 
     def open(self, session: PoolSession) -> None:
         """Work on this pool from now on."""
@@ -125,6 +134,7 @@ class PrefillLoop:
             self.attempts.forget(handle)
             job = PrefillJob(message, self._session, now_s)
             self.attempts.begin(job, self._attend(job), [job.gateway])
+            self._expectations.accepted(job, expected_start_s)
             self._parts.poke()
         return ReserveReply(is_accepted=True, expected_start_s=expected_start_s)
 
@@ -142,6 +152,7 @@ class PrefillLoop:
             raise bad("chain", "is not the one that was reserved")
         if job.run.done():
             return Ok()
+        had_chain = bool(job.chain)
         job.take(message)
         self._promises.extend(handle)
         self.attempts.set_deadline(job, message.remaining_ms)
@@ -151,6 +162,8 @@ class PrefillLoop:
         job.run_s = monotonic_s()
         self._queue.add(handle, job.num_tokens, job.expected_uncached, job.run_s, job.due_s)
         job.run.set_result(message)
+        if not had_chain:
+            self._expectations.accepted(job, self._queue.expected_start_s([], job.run_s))
         self._parts.poke()
         return Ok()
 
@@ -197,6 +210,10 @@ class PrefillLoop:
                 job.prefix = None
                 await job.session.client.release(job.handle)
 
+    def _instance_of(self, job: PrefillJob) -> InstanceRef:
+        context = self._parts.context
+        return InstanceRef(id=context.id, incarnation=context.incarnation, node=job.session.node.id)
+
     def _leave_queue(self, job: PrefillJob) -> None:
         self._queue.remove(job.handle)
         self._turns.changed()
@@ -205,6 +222,7 @@ class PrefillLoop:
 
     async def _clean_up(self, job: PrefillJob) -> None:
         self._leave_queue(job)
+        self._expectations.ended(job)
         try:
             await job.session.client.release(job.handle)
         except ServiceError as error:

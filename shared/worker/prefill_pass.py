@@ -71,6 +71,7 @@ class PrefillPass:
         tokens: npt.NDArray[np.int32],
         params: SamplingParams,
         on_layers: OnLayers,
+        on_sealed: Callable[[int], None],
     ) -> None:
         self._tools = tools
         self._engine = engine
@@ -78,6 +79,7 @@ class PrefillPass:
         self._tokens = tokens
         self._params = params
         self._on_layers = on_layers
+        self._on_sealed = on_sealed
         self._groups = layer_groups(tools.num_layers, NUM_LAYER_GROUPS)
         self._blocks: list[KvBlock] = []
         self._compute_s = 0.0
@@ -225,6 +227,7 @@ class PrefillPass:
         if keyed:
             chain = block_keys.take(self._job.chain, keyed[-1].index + 1)
             await self._seal_run(keyed, chain)
+            self._on_sealed(keyed[-1].index + 1)
         if private:
             await self._seal_run(private, b"")
 

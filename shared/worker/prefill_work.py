@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, KvBlock
 from shared.messages.prefill import Cancel, PrefillRun
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.announcer import KvAnnouncer
 from shared.worker.handover import hand_over
@@ -25,18 +27,25 @@ from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_l
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
+LOOK_AGAIN_S = 0.05
+"""What was held for so long may be longer now."""
 
 
 class PrefillWork:
     """Owns the engine on the pool of now; each call serves one job."""
 
     def __init__(
-        self, parts: WorkerParts, tools: PassTools, leave_queue: Callable[[PrefillJob], None]
+        self,
+        parts: WorkerParts,
+        tools: PassTools,
+        leave_queue: Callable[[PrefillJob], None],
+        on_computed: Callable[[PrefillJob, int], None],
     ) -> None:
         self._parts = parts
         self._tools = tools
         self._bus = parts.context.bus
         self._leave_queue = leave_queue
+        self._on_computed = on_computed
         self._announcer = KvAnnouncer(self._bus)
         self._engine: PrefillEngine | None = None
 
@@ -88,18 +97,39 @@ class PrefillWork:
             job.prefix = await hold_prefix(
                 job.session.client, job.ref, chain, job.source, job.remaining_s
             )
+            job.held_s = monotonic_s()
         return job.prefix
+
+    async def _hold_in_turn(self, job: PrefillJob) -> Prefix:
+        """While it waited others may have computed more of it, as it was perhaps placed for."""
+        prefix = await self._hold(job)
+        max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
+        is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
+        has_waited = monotonic_s() - job.held_s > LOOK_AGAIN_S
+        may_gain = prefix.num_blocks < max_blocks and (is_short or has_waited)
+        if job.cache == "off" or job.has_slots or not may_gain or not job.may_look_again:
+            return prefix
+        chain = block_keys.take(job.chain, max_blocks)
+        longer = await hold_prefix(job.session.client, job.ref, chain, None)
+        if longer.num_blocks > prefix.num_blocks:
+            num_more = longer.num_blocks - prefix.num_blocks
+            job.prefix = replace(
+                prefix, blocks=longer.blocks, num_local=prefix.num_local + num_more
+            )
+        return job.prefix or prefix
 
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
         tokens = tokens_of(run)
         for _ in range(2):
             try:
-                return await self._new_pass(job, run, tokens).compute(lambda: self._hold(job))
+                return await self._new_pass(job, run, tokens).compute(
+                    lambda: self._hold_in_turn(job)
+                )
             except StaleBlocksError:
                 log.warning("%s: blocks changed while they were read, computing anew", job.handle)
                 await job.session.client.release(job.handle)
-                job.prefix = Prefix()
+                job.prefix, job.may_look_again = Prefix(), False
         raise ServiceError(
             ErrorCode.KV_LOST, "the prompt's blocks changed while it ran", is_retryable=True
         )
@@ -116,7 +146,13 @@ class PrefillWork:
                 self._announcer.announce(run.decode, job.ref, node, blocks, layers)
 
         return PrefillPass(
-            self._tools, self._engine, job, tokens, params_of(run.sampling), on_layers
+            self._tools,
+            self._engine,
+            job,
+            tokens,
+            params_of(run.sampling),
+            on_layers,
+            lambda num_blocks: self._on_computed(job, num_blocks),
         )
 
     async def _send_first(

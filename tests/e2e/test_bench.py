@@ -77,3 +77,14 @@ def test_what_cannot_be_measured_is_refused_by_name(
     done = moonpool(tmp_path, *arguments)
     assert done.returncode == 1
     assert expected in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.slow
+def test_the_index_bench_measures_and_leaves_bars_of_absent_peers_open(tmp_path: Path) -> None:
+    done = moonpool(tmp_path, "index", "--quick", "--json", "--only", "mirror", "--only", "nats")
+    report = json.loads(done.stdout)
+    bars = {bar["name"]: bar for bar in report["bars"]}
+    assert bars["64 nodes: match full / Dynamo"]["value"] is None
+    assert "--setup-peers dynamo" in bars["64 nodes: match full / Dynamo"]["note"]
+    assert report["runs"]["64 nodes: moonpool full"]["median"] > 0
+    assert bars["NATS: match p50, 1 in flight"]["value"] > 0

@@ -2,17 +2,21 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from scripts.embedded.nats_server import HOST, NatsServer
-from scripts.embedded.redis_server import RedisServer
+from scripts.embedded.redis_cluster import form_cluster
+from scripts.embedded.redis_server import RedisServer, find_redis_server
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.processes import PR_SET_PDEATHSIG
 
@@ -101,6 +105,31 @@ def nats_server(folder: Path) -> TestServer:
 
 def redis_server(folder: Path) -> TestServer:
     return _server(RedisServer, folder)
+
+
+@contextmanager
+def redis_servers(folder: Path, kind: str, num_masters: int) -> Iterator[TestServer]:
+    """`kind` "valkey" or "redis"; one server, or one of several that are a cluster."""
+    binary = find_redis_server() if kind == "valkey" else _on_path("redis-server")
+    with ExitStack() as stack:
+        servers = [
+            RedisServer(folder / str(number), binary=binary, is_cluster=num_masters > 1)
+            for number in range(num_masters)
+        ]
+        running = [
+            stack.enter_context(TestServer(server, folder / f"{number}.log"))
+            for number, server in enumerate(servers)
+        ]
+        if num_masters > 1:
+            form_cluster(servers)
+        yield running[0]
+
+
+def _on_path(name: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"there is no {name} on PATH")
+    return Path(found)
 
 
 def _server(kind: type[NatsServer] | type[RedisServer], folder: Path) -> TestServer:

@@ -253,6 +253,7 @@ class WorkerBench:
         given: Sequence[int] = (),
         ref: RequestRef | None = None,
         remaining_ms: int = 20_000,
+        cached_tokens: int = 0,
     ) -> Answer:
         """Reserve at both and run at both, as conductor and gateway do."""
         ref = ref or self.new_ref()
@@ -263,7 +264,9 @@ class WorkerBench:
         chain = chain_of(tokens, self.format)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
         replies = await asyncio.gather(
-            self.reserve(prefill, ref, tokens, source=source, **common),
+            self.reserve(
+                prefill, ref, tokens, source=source, cached_tokens=cached_tokens, **common
+            ),
             self.reserve(decode, ref, tokens, max_tokens=sampling.max_tokens, **common),
         )
         assert all(reply.is_accepted for reply in replies), replies

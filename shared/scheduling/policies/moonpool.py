@@ -7,6 +7,7 @@ the request's own TTFT, the delay it brings to those that it will be served befo
 to decode costs (pairing).
 """
 
+from shared.scheduling.expected_prefix import offer_expected
 from shared.scheduling.fetching import Link, holders_by_depth, offer
 from shared.scheduling.pairing import add_pair_costs
 from shared.scheduling.pricing import (
@@ -32,5 +33,6 @@ class Moonpool:
                 offer(prices, holders, link, at_hand, reach)
             if link.is_idle and len(holders) == situation.max_sources:
                 break  # others hold less and would be no faster
+        offer_expected(prices)
         add_pair_costs(prices)
         return cheapest_first(prices)

@@ -1,9 +1,7 @@
 """cache-index on real NATS and Redis: restart, loss of Redis, gaps, incarnations, two of them."""
 
 import asyncio
-import logging
 import os
-import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -11,83 +9,37 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
-from services.cache_index.redis_store import RedisStore, StoreAway
-from services.cache_index.segments import changes_of_event
-from services.cache_index.service import CacheIndexService
-from services.cache_index.settings import CacheIndexSettings
+from services.cache_index.pending import PendingChanges
+from services.cache_index.redis_store import RedisStore
+from services.cache_index.segments import SegmentChange
 from shared.messages import subjects
-from shared.messages.common import Empty, ErrorCode
+from shared.messages.common import ErrorCode, InstanceRef, RequestRef
 from shared.messages.index import (
     ClaimFormat,
     ClaimReply,
-    IndexStats,
+    Expected,
+    HotReply,
+    HotRequest,
     MatchReply,
     MatchRequest,
+    ResidencyEvent,
 )
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from tests.support.deadline import until
 from tests.support.fake_node import FakeNode
-from tests.support.hosted import Hosted
+from tests.support.index_bench import ROOT, Index, new_chain
 from tests.support.servers import TestServer
 
 pytestmark = pytest.mark.integration
-LOG = logging.getLogger("test")
-ROOT = b"r" * 16
 
 
-def new_chain(num_blocks: int) -> bytes:
-    return secrets.token_bytes(16 * num_blocks)
-
-
-class Index:
-    """Servers of one test and the cache-indexes on them."""
-
-    def __init__(self, bus: Bus, nats: TestServer, redis_server: TestServer) -> None:
-        self.bus = bus
-        self.redis = redis_server
-        self.settings = CacheIndexSettings(nats_url=nats.url, redis_url=redis_server.url)
-
-    def host(self) -> Hosted[CacheIndexService]:
-        return Hosted("cache-index", CacheIndexService(self.settings), self.settings)
-
-    async def match(self, chain: bytes) -> dict[str, int]:
-        reply = await self.bus.request(
-            subjects.INDEX_MATCH, MatchRequest(root=ROOT, chain=chain), MatchReply, timeout_s=2
-        )
-        return {match.node.id: match.num_blocks for match in reply.nodes}
-
-    async def stats(self) -> IndexStats:
-        return await self.bus.request(subjects.INDEX_STATS, Empty(), IndexStats, timeout_s=2)
-
-    async def in_redis(self, chain: bytes) -> dict[str, int]:
-        """What a cache-index that starts now would load; only of nodes that are complete."""
-        store, mirror = RedisStore(self.redis.url, LOG), Mirror()
-        try:
-            await store.probe()
-            await Loader(store, mirror, monotonic_s, LOG).load()
-        except StoreAway:
-            return {}
-        finally:
-            await store.close()
-        mirror.check_integrity()
-        found = mirror.match(ROOT, chain, monotonic_s())
-        return {match.node: match.num_blocks for match in found}
-
-    async def until_match(self, chain: bytes, expected: dict[str, int]) -> None:
-        async def is_so() -> bool:
-            return await self.match(chain) == expected
-
-        await until(is_so, what=f"match {expected}")
-
-    async def until_in_redis(self, chain: bytes, expected: dict[str, int]) -> None:
-        async def is_so() -> bool:
-            return await self.in_redis(chain) == expected
-
-        await until(is_so, what=f"{expected} in Redis")
+def changes_of(event: ResidencyEvent) -> list[SegmentChange]:
+    pending = PendingChanges()
+    pending.add(event)
+    return pending.take(1_000)
 
 
 @pytest.fixture
@@ -279,7 +231,7 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
     async with index.host() as first, FakeNode(index.bus, "n1", ROOT) as node:
         await node.send(node.store_event(chain, 0, 10))
         await index.until_in_redis(chain, {"n1": 10})
-        store = RedisStore(index.redis.url, LOG)
+        store = RedisStore(index.redis.url)
         await store.probe()
         record = await store.node("n1")
         assert record is not None
@@ -289,7 +241,7 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
             await index.until_in_redis(chain, {"n1": 20})
             assert second.service.writer.writes("n1")
             late = node.store_event(chain, 20, 40)
-            await store.write(record.number, changes_of_event(late).changes)
+            await store.write(record.number, changes_of(late))
             assert not await store.commit("n1", record.number, 99)
             assert await index.in_redis(chain) == {"n1": 20}
         await store.close()
@@ -298,7 +250,7 @@ async def test_another_index_takes_over_the_writing_and_a_late_writer_writes_to_
 async def test_more_than_can_wait_for_redis_is_made_good_by_an_inventory(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cache_index.writer.MAX_QUEUED_FIELDS", 10)
+    monkeypatch.setattr("services.cache_index.writer.MAX_PENDING_FIELDS", 10)
     chain = new_chain(60)
     async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
         await node.send(node.store_event(chain, 0, 5))
@@ -316,7 +268,7 @@ async def test_more_than_can_wait_for_redis_is_made_good_by_an_inventory(
 async def test_a_node_that_was_retired_while_it_lives_comes_back_to_redis(index: Index) -> None:
     """A cache-index that was cut off from the bus for long takes every node for gone."""
     chain, next_chain = new_chain(10), new_chain(1)
-    store = RedisStore(index.redis.url, LOG)
+    store = RedisStore(index.redis.url)
     await store.probe()
     async with index.host(), index.host(), FakeNode(index.bus, "n1", ROOT) as node:
         await node.send(node.store_event(chain, 0, 10))
@@ -334,7 +286,7 @@ async def test_a_node_that_was_retired_while_it_lives_comes_back_to_redis(index:
 
 async def test_a_session_is_not_loaded_before_it_is_whole(index: Index) -> None:
     chain = new_chain(10)
-    store = RedisStore(index.redis.url, LOG)
+    store = RedisStore(index.redis.url)
     await store.probe()
     await store.register("n1", "a", ROOT)
     assert await store.hold_writers(["n1"], "w", 5_000) == {"n1"}
@@ -344,7 +296,7 @@ async def test_a_session_is_not_loaded_before_it_is_whole(index: Index) -> None:
     for _ in range(2):
         number = await store.open_session("n1", "a", "w")
         assert number is not None
-        await store.write(number, changes_of_event(event).changes)
+        await store.write(number, changes_of(event))
         assert await index.in_redis(chain) == {}
         assert await store.commit("n1", number, 1)
         assert await index.in_redis(chain) == {"n1": 10}
@@ -392,3 +344,102 @@ async def test_a_starting_index_waits_for_redis_and_says_so(
     hosted = await starting
     assert await index.match(new_chain(2)) == {}
     await hosted.end()
+
+
+def expected(chain: bytes, done_blocks: int = 0, *, is_over: bool = False) -> Expected:
+    return Expected(
+        ref=RequestRef(request_id="r", gateway="g", gateway_incarnation="g"),
+        instance=InstanceRef(id="p1", incarnation="i", node="n1"),
+        root=ROOT, chain=chain, done_blocks=done_blocks, eta_ms=4_000, ttl_ms=6_000,
+        is_over=is_over,
+    )  # fmt: skip
+
+
+async def test_what_is_being_computed_is_told_apart_from_what_is_there(index: Index) -> None:
+    chain = new_chain(20)
+    async with index.host(), index.host(), FakeNode(index.bus, "n1", ROOT) as node:
+        await node.send(node.store_event(chain, 0, 4))
+        await index.until_match(chain, {"n1": 4})
+
+        async def tell(message: Expected, depths: set[int]) -> None:
+            await index.bus.publish(subjects.INDEX_EXPECTED, message)
+
+            async def is_so() -> bool:
+                asked = MatchRequest(root=ROOT, chain=chain)
+                replies = [
+                    await index.bus.request(subjects.INDEX_MATCH, asked, MatchReply, timeout_s=2)
+                    for _ in range(6)  # of either cache-index
+                ]
+                assert all([one.num_blocks for one in reply.nodes] == [4] for reply in replies)
+                return all(
+                    {one.num_blocks for one in reply.expected} == depths for reply in replies
+                )
+
+            await until(is_so, what=f"{depths} expected")
+
+        await tell(expected(chain[: 16 * 12], 4), {12})
+        await tell(expected(chain[: 16 * 12], 12), set())
+        await tell(expected(chain[: 16 * 15], 4), {15})
+        await tell(expected(b"", is_over=True), set())
+        await tell(expected(chain[: 16 * 9], 4), {9})
+        node.incarnation, node.seq, node.depths = "anew", 0, {}
+        await node.register()  # with its pool went what was to come
+        await node.send(node.store_event(chain, 0, 4))
+        for _ in range(4):
+            await index.until_match(chain, {"n1": 4})
+        await tell(expected(new_chain(3)), set())
+
+
+async def test_uses_of_all_cache_indexes_add_up(index: Index) -> None:
+    chain = new_chain(8)
+    async with (
+        index.host() as one,
+        index.host() as two,
+        FakeNode(index.bus, "n1", ROOT) as node,
+    ):
+        await node.send(node.store_event(chain, 0, 8))
+        for hosted in (one, two):
+            mirror = hosted.service.mirror
+            await until(lambda mirror=mirror: mirror.match(ROOT, chain, monotonic_s()))
+        for _ in range(40):
+            await index.match(chain)
+
+        def rates() -> list[float]:
+            return [
+                round(hot.uses_per_s * 60, 0)
+                for hosted in (one, two)
+                if hosted.service.handlers is not None
+                for hot in hosted.service.handlers.hot.top(1, monotonic_s())
+            ]
+
+        await until(lambda: len(rates()) == 2 and abs(rates()[0] - rates()[1]) <= 2)
+        reply = await index.bus.request(
+            subjects.INDEX_HOT, HotRequest(limit=5), HotReply, timeout_s=2
+        )
+        (hot,) = reply.prefixes
+        assert (hot.num_blocks, hot.key, hot.nodes) == (8, chain[-16:], ["n1"])
+
+
+async def test_a_mirror_at_its_budget_answers_less_and_asks_nobody_for_what_it_let_go(
+    index: Index,
+) -> None:
+    index.settings = index.settings.model_copy(update={"index_memory_bytes": 1 << 20})
+    async with index.host() as hosted, FakeNode(index.bus, "n1", ROOT) as node:
+        await until(lambda: hosted.service.resyncer.resyncs_total > 0, what="the writer's own")
+        chains = [new_chain(500) for _ in range(60)]
+        for chain in chains:
+            await node.send(node.store_event(chain, 0, 250))
+        for chain in chains:
+            await node.send(node.store_event(chain, 250, 500))
+        mirror = hosted.service.mirror
+        await until(lambda: mirror.nodes()[0][3] == node.seq, what="all events are applied")
+        stats = await index.stats()
+        assert stats.evicted_total > 0
+        assert stats.horizon is not None
+        assert stats.num_keys < 23_000
+        assert stats.mirror_bytes <= 1 << 20
+        assert hosted.service.resyncer.resyncs_total == 1
+        assert mirror.gaps_total == 0
+        depths = [(await index.match(chain))["n1"] for chain in chains]
+        assert 0 < min(depths) <= max(depths) < 500
+        mirror.check_integrity()

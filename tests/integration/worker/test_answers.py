@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from shared.messages import subjects
 from shared.messages.common import FetchSource, Sampling
+from shared.messages.index import Expected
+from tests.support.deadline import until
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
 from tests.support.worker_bench import prompt, reference_answer
 
@@ -69,6 +72,41 @@ async def test_without_cache_nothing_is_read_and_nothing_is_published(nodes: Two
         assert off.reuse.cached_tokens == 0
     await nodes.nothing_is_held()
     assert nodes.a.pool.counts.free == nodes.b.pool.counts.free == NUM_SLOTS
+
+
+async def test_a_sibling_waits_for_what_is_being_computed_and_the_index_hears_of_it(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.worker.prefill_work.LOOK_AGAIN_S", -1.0)
+    tokens = prompt(900, seed=3)
+    heard: list[Expected] = []
+    await nodes.bench.bus.subscribe(subjects.INDEX_EXPECTED, Expected, heard.append)
+    await nodes.bench.bus.flush()
+    gate = nodes.a.gate("seal")
+    first = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode)
+    await until(lambda: gate.entered.is_set(), what="the first one seals")
+    sibling = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, cached_tokens=768)
+    other = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode)
+    gate.open.set()
+    expected = reference_answer(tokens, GREEDY)
+    for one in (first, sibling, other):
+        assert (await one.done()).text == expected
+    assert first.reuse.cached_tokens == 0
+    assert sibling.reuse.local_tokens == 768
+    # Nobody said that it may wait for blocks, but it waited.
+    assert other.reuse.local_tokens == 768
+    await nodes.nothing_is_held()
+
+    def of_first() -> list[Expected]:
+        return [one for one in heard if one.ref.request_id == first.ref.request_id]
+
+    await until(lambda: any(one.is_over for one in of_first()), what="the end of it is told")
+    told = [(one.done_blocks, len(one.chain) // 16) for one in of_first() if not one.is_over]
+    assert told[0] == (0, 3)
+    assert told == sorted(told)
+    assert {one.instance.id for one in heard} == {nodes.prefill.context.id}
+    # The sibling has nothing to compute that others could use.
+    assert not any(one.chain for one in heard if one.ref == sibling.ref)
 
 
 async def test_requests_in_one_batch_give_what_each_gives_alone(nodes: TwoNodes) -> None:

@@ -12,7 +12,7 @@ from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.policies import registry
 from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
 from shared.scheduling.queue_discipline import ShortestFirst, Waiting
-from shared.scheduling.vocabulary import Candidate, InstanceView, NodeMatch
+from shared.scheduling.vocabulary import Candidate, ExpectedPrefix, InstanceView, NodeMatch
 from tests.support.placing import BLOCK_BYTES, BLOCK_TOKENS, Driven, instance, match, request
 
 COMPUTE = PrefillCoefficients(0.0, 1.0, 0.0)
@@ -225,3 +225,46 @@ def test_dynamos_formula_weighs_waiting_blocks_against_cached_ones() -> None:
     assert winner(39 * BLOCK_TOKENS, match("n1", 40)) == "p1"
     assert winner(41 * BLOCK_TOKENS, match("n1", 40)) == "p2"
     assert winner(31 * BLOCK_TOKENS, NodeMatch("n1", "n1-1", 40, disk_blocks=40)) == "p2"
+
+
+def expected(name: str, num_blocks: int, eta_s: float) -> ExpectedPrefix:
+    return ExpectedPrefix((name, f"{name}-1"), num_blocks, eta_s)
+
+
+def place_expecting(
+    instances: list[InstanceView], *expectations: ExpectedPrefix, use_cache: bool = True
+) -> Candidate:
+    asked = request(1_024, expected=expectations, use_cache=use_cache)
+    answer = Driven(
+        [*instances, instance("decode", "d", "n9")], profile=profile(BLOCK_S), policy="moonpool"
+    ).place(asked)
+    assert isinstance(answer, AnswerPlaced)
+    return answer.decision.winner
+
+
+def test_a_sibling_waits_where_its_prefix_is_being_computed_when_that_is_sooner() -> None:
+    computing = instance("prefill", "p1", "n1", expected_start_s=0.5)
+    idle = instance("prefill", "p2", "n2", expected_start_s=0.0)
+    winner = place_expecting([computing, idle], expected("p1", 60, 0.5))
+    assert winner.prefill.id == "p1"
+    assert winner.source is None
+    assert winner.cached_tokens == 60 * BLOCK_TOKENS
+    assert winner.cost_s == pytest.approx(0.5 + 4 * BLOCK_S)
+
+
+@pytest.mark.parametrize("eta_s", [0.9, 0.95, 5.0])
+def test_a_sibling_goes_elsewhere_when_waiting_takes_longer(eta_s: float) -> None:
+    computing = instance("prefill", "p1", "n1", expected_start_s=0.5)
+    idle = instance("prefill", "p2", "n2", expected_start_s=0.0)
+    is_sooner = eta_s + 4 * BLOCK_S < 64 * BLOCK_S
+    winner = place_expecting([computing, idle], expected("p1", 60, eta_s))
+    assert winner.prefill.id == ("p1" if is_sooner else "p2")
+
+
+def test_expected_blocks_are_at_hand_for_their_instance_only_and_for_who_uses_the_cache() -> None:
+    computing = instance("prefill", "p1", "n1", expected_start_s=0.5)
+    beside = instance("prefill", "p2", "n1", expected_start_s=0.0)
+    winner = place_expecting([beside], expected("p1", 60, 0.1))
+    assert (winner.prefill.id, winner.cached_tokens) == ("p2", 0)
+    winner = place_expecting([computing, beside], expected("p1", 60, 0.1), use_cache=False)
+    assert (winner.prefill.id, winner.cached_tokens) == ("p2", 0)
