@@ -8,7 +8,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scripts.bench.peers import PEERS, PeerSetupError, environment
-from scripts.cli import bench_engine, bench_index, bench_overhead
+from scripts.cli import bench_engine, bench_index, bench_overhead, bench_ssd
 from scripts.cli.output import CommandError, console, print_json
 from shared.runtime.settings import CommonSettings
 
@@ -29,6 +29,7 @@ app = typer.Typer(cls=BenchGroup, no_args_is_help=True, rich_markup_mode="rich")
 app.command("engine")(bench_engine.engine)
 app.command("index")(bench_index.index)
 app.command("overhead")(bench_overhead.overhead)
+app.command("ssd")(bench_ssd.ssd)
 
 
 @app.callback()

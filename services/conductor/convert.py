@@ -112,6 +112,8 @@ def bill_of(message: FinishedBill) -> BillFinished:
         compute_s=real.compute_s,
         fetched_bytes=reuse.fetched_bytes,
         fetch_s=reuse.fetch_s,
+        disk_bytes=reuse.disk_bytes,
+        disk_s=reuse.disk_s,
         streamed_bytes=reuse.streamed_bytes,
         stream_s=reuse.stream_s,
         tbt_s=real.tbt_s,

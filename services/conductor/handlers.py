@@ -6,11 +6,19 @@ from typing import Any
 from services.conductor import convert
 from services.conductor.driver import Driver
 from services.conductor.heard import Heard, models_of
+from services.conductor.replicas import Replicas
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
 from shared.messages.common import Empty, ErrorCode
-from shared.messages.conductor import ModelsReply, PlaceReply, PlaceRequest, StateReply
+from shared.messages.conductor import (
+    ChangeReplicaReply,
+    ChangeReplicaRequest,
+    ModelsReply,
+    PlaceReply,
+    PlaceRequest,
+    StateReply,
+)
 from shared.messages.index import MatchReply, MatchRequest
 from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
 from shared.runtime.bus import Bus
@@ -39,6 +47,7 @@ class Handlers:
         self._instances: Heard[InstanceReport] = Heard()
         self._nodes: Heard[NodeReport] = Heard()
         self._gateways: Heard[GatewayReport] = Heard()
+        self._replicas = Replicas(bus, self._nodes, self._models)
         self.driver: Driver | None = None
 
     # --- plain subscriptions -------------------------------------------------------------------
@@ -151,6 +160,14 @@ class Handlers:
                 StateReply,
                 self.state,
                 "Everybody this conductor hears",
+            ),
+            Endpoint(
+                "change_replica",
+                subjects.CONDUCTOR_CHANGE_REPLICA,
+                ChangeReplicaRequest,
+                ChangeReplicaReply,
+                self._replicas.change_replica,
+                "Have a prefix on so many nodes",
             ),
             Endpoint(
                 "models",

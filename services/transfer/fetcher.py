@@ -195,8 +195,8 @@ class Fetcher:
                 break
             block = given[i]
             items.append(SealItem(block.slot, block.generation, checksum, job.keys[start + i]))
-        sealed = self._pool.blocks.seal(job.owner, job.handle, start + part.start, job.keys, items)
-        self._pool.on_change()
+        first = start + part.start
+        sealed = await self._pool.seal(job.owner, job.handle, first, job.keys, items)
         job.moved_bytes += len(items) * block_bytes
         return sum(item.is_readable for item in sealed)
 

@@ -71,7 +71,7 @@ class Node:
             self._files.segment,
             root,
             geometry,
-            settings.pool_bytes,
+            settings,
             self._threads,
             self._on_change,
         )

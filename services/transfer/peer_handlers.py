@@ -4,8 +4,12 @@ import asyncio
 import secrets
 
 from services.transfer.node import Node
+from services.transfer.node_pool import NodePool
 from services.transfer.residency_publisher import ResidencyPublisher
+from services.transfer.tiers import Tiers
 from shared.kv.block_keys import split
+from shared.kv.block_pool import HeldBlock
+from shared.kv.ids import BlockKey
 from shared.kv.lease import LeaseTable
 from shared.messages import subjects
 from shared.messages.common import Empty, ErrorCode, Ok
@@ -27,6 +31,8 @@ class PeerHandlers:
         self._publisher = publisher
         self._leases = LeaseTable()
         self._timer: asyncio.TimerHandle | None = None
+        self.tiers: Tiers | None = None
+        """Of the formatted node."""
 
     def endpoints(
         self,
@@ -105,7 +111,7 @@ class PeerHandlers:
         lease_id = secrets.token_hex(8)
         owner = f"peer:{request.holder.id}:{request.holder.incarnation}"
         cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
-        held = formatted.pool.blocks.lease(owner, lease_id, keys, cap)
+        held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request.wait_ms)
         if held:
             self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
             self._set_timer()
@@ -116,6 +122,28 @@ class PeerHandlers:
             checksums=[block.checksum for block in held],
             ttl_ms=request.ttl_ms,
         )
+
+    async def _hold(
+        self,
+        pool: NodePool,
+        owner: str,
+        lease_id: str,
+        keys: list[BlockKey],
+        cap: int,
+        wait_ms: int,
+    ) -> list[HeldBlock]:
+        """The leading run, with what the SSD has of it; who reads verifies."""
+        held = pool.blocks.lease(owner, lease_id, keys, cap)
+        if self.tiers is None:
+            return held
+        try:
+            deadline_s = monotonic_s() + wait_ms / 1000
+            await self.tiers.promoter.bring(owner, lease_id, keys, cap, deadline_s)
+        except BaseException:
+            pool.blocks.release(owner, lease_id)
+            raise
+        pool.on_used(lease_id, keys[: len(held)])
+        return pool.blocks.lease(owner, lease_id, keys, cap)
 
     async def release(self, request: LeaseRelease) -> Ok:
         formatted = self._node.formatted
@@ -130,6 +158,7 @@ class PeerHandlers:
             lease = self._leases.release(request.lease_id)
             if lease is not None:
                 formatted.pool.blocks.release(lease.holder, lease.lease_id)
+                formatted.pool.on_change()
         return Ok()
 
     async def inventory(self, request: InventoryRequest) -> InventoryReply:

@@ -1,14 +1,19 @@
 """Sends residency events in order, coalesced over a few milliseconds. Decides nothing.
 
+Both tiers of the node are in one sequence of events, each block in its best tier.
+
 An event that cannot be sent is dropped: the gap in the sequence makes the index ask for the
 inventory, which is the pool's own word.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from services.transfer.node_pool import NodePool
-from shared.kv.residency_log import ResidencyChange, StoredBlocks
+from shared.kv.block_pool import BlockPool
+from shared.kv.residency_log import StoredBlocks
+from shared.kv.tiered_residency import TieredChange, drain, page
 from shared.messages import subjects
 from shared.messages.common import NodeRef
 from shared.messages.index import (
@@ -16,6 +21,7 @@ from shared.messages.index import (
     RemovedRun,
     ResidencyEvent,
     StoredRun,
+    Tier,
 )
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
@@ -26,7 +32,7 @@ INVENTORY_PAGE_BLOCKS = 8_192
 
 
 class ResidencyPublisher:
-    """Publishes what the pool's log collected; `run` is a task of the service."""
+    """Publishes what the logs of the tiers collected; `run` is a task of the service."""
 
     def __init__(self, bus: Bus, node: NodeRef) -> None:
         self._bus = bus
@@ -34,6 +40,10 @@ class ResidencyPublisher:
         self._poked = asyncio.Event()
         self._order = asyncio.Lock()
         self._pool: NodePool | None = None
+        self.ssd: Callable[[], BlockPool | None] = lambda: None
+        """What is on the SSD, None where there is no such tier."""
+        self.seq = 0
+        """Of the last event."""
         self.dropped_total = 0
 
     def poke(self) -> None:
@@ -54,29 +64,30 @@ class ResidencyPublisher:
         if pool is None:
             return
         async with self._order:
-            while (change := pool.blocks.drain_change()) is not None:
+            for change in drain(pool.blocks, self.ssd()):
+                self.seq += 1
                 await self._publish(pool.root, change)
 
     async def inventory(self, pool: NodePool, cursor: int) -> InventoryReply:
         """A page that is true at its `seq`: everything up to it was sent before."""
         await self.flush()
-        # No await from here on: the log is empty and the page belongs to its number.
-        runs, next_cursor = pool.blocks.inventory(cursor, INVENTORY_PAGE_BLOCKS)
+        # No await from here on: the logs are empty and the page belongs to its number.
+        runs, next_cursor = page(pool.blocks, self.ssd(), cursor, INVENTORY_PAGE_BLOCKS)
         return InventoryReply(
             incarnation=self._node.incarnation,
             root=pool.root,
-            seq=pool.blocks.log.seq,
-            stored=[_stored_run(run) for run in runs],
+            seq=self.seq,
+            stored=[_stored_run(run, tier) for tier, run in runs],
             next_cursor=next_cursor,
         )
 
-    async def _publish(self, root: bytes, change: ResidencyChange) -> None:
+    async def _publish(self, root: bytes, change: TieredChange) -> None:
         event = ResidencyEvent(
             node=self._node.id,
             incarnation=self._node.incarnation,
             root=root,
-            seq=change.seq,
-            stored=[_stored_run(run) for run in change.stored],
+            seq=self.seq,
+            stored=[_stored_run(run, tier) for tier, run in change.stored],
             removed=_removed_runs(change),
         )
         try:
@@ -87,13 +98,17 @@ class ResidencyPublisher:
             self.dropped_total += 1
 
 
-def _stored_run(run: StoredBlocks) -> StoredRun:
+def _stored_run(run: StoredBlocks, tier: Tier) -> StoredRun:
     return StoredRun(
-        start=run.start, head=run.head, parent=run.parent or b"", keys=b"".join(run.keys)
+        start=run.start,
+        head=run.head,
+        parent=run.parent or b"",
+        keys=b"".join(run.keys),
+        tier=tier,
     )
 
 
-def _removed_runs(change: ResidencyChange) -> list[RemovedRun]:
+def _removed_runs(change: TieredChange) -> list[RemovedRun]:
     if not change.removed:
         return []
     return [

@@ -5,10 +5,13 @@ import logging
 
 from services.transfer.attachments import Attachments
 from services.transfer.index_session import IndexSession
+from services.transfer.leaver import Leaver
 from services.transfer.node import FormattedNode, Node
+from services.transfer.operator_handlers import OperatorHandlers
 from services.transfer.peer_handlers import PeerHandlers
 from services.transfer.residency_publisher import ResidencyPublisher
 from services.transfer.settings import TransferSettings
+from services.transfer.tiers import Tiers
 from services.transfer.worker_calls import WorkerCalls
 from services.transfer.worker_socket import WorkerSocket
 from shared.messages import subjects
@@ -29,6 +32,8 @@ from shared.transport.node_files import (
 log = logging.getLogger("moonpool.transfer")
 CLOSING_S = 2.0
 LOOK_INTERVAL_S = 2.0
+HAND_OVER_SHARE = 0.6
+"""Of the time to drain."""
 
 
 class TransferService:
@@ -46,6 +51,7 @@ class TransferService:
         self._calls: WorkerCalls
         self._socket: WorkerSocket | None = None
         self._handlers: PeerHandlers | None = None
+        self._tiers: Tiers | None = None
 
     async def start(self, context: Context[TransferSettings]) -> None:
         self._context = context
@@ -57,7 +63,11 @@ class TransferService:
         )
         self._calls = WorkerCalls(self._node, self._attachments, self._heartbeat.poke)
         self._handlers = PeerHandlers(self._node, self._publisher)
-        await context.serve(self._handlers.endpoints(), metadata={"socket": str(files.socket)})
+        operator = OperatorHandlers(self._node, lambda: self._tiers, self._calls.check_not_draining)
+        await context.serve(
+            [*self._handlers.endpoints(), *operator.endpoints()],
+            metadata={"socket": str(files.socket)},
+        )
         self._socket = WorkerSocket(context.tasks, self._calls)
         await self._socket.listen(files.socket)
         context.state = "ready"
@@ -73,7 +83,16 @@ class TransferService:
         self._heartbeat.poke()
         self._socket.stop_listening()
         await self._attachments.wait_calls()
+        await self._hand_over()
         await self._publisher.flush()
+
+    async def _hand_over(self) -> None:
+        formatted, tiers = self._node.formatted, self._tiers
+        if formatted is None or tiers is None or not self._settings.drain_bytes:
+            return
+        leaver = Leaver(self._context.bus, self._node.ref, formatted, tiers)
+        timeout_s = HAND_OVER_SHARE * self._settings.drain_timeout_s
+        await leaver.hand_over(self._settings.drain_bytes, timeout_s)
 
     async def stop(self) -> None:
         if self._handlers is not None:
@@ -81,6 +100,8 @@ class TransferService:
         if self._socket is not None:
             self._socket.close()
             await self._wait_detached()
+            if self._tiers is not None:
+                await self._tiers.close()
             await self._node.close()
         if self._files is not None:
             self._files.remove()
@@ -123,15 +144,23 @@ class TransferService:
 
     def _on_blocks_change(self) -> None:
         self._publisher.poke()
+        if self._tiers is not None:
+            self._tiers.on_change()
 
     def _on_formatted(self, formatted: FormattedNode) -> None:
         tasks, context = self._context.tasks, self._context
+        tiers = Tiers(formatted, context.settings, self._node.ref)
+        self._tiers = self._calls.tiers = tiers
+        if self._handlers is not None:
+            self._handlers.tiers = tiers
+        self._publisher.ssd = lambda: tiers.ssd_blocks
+        tiers.start(tasks)
         tasks.start_soon(self._publisher.run(formatted.pool), name="residency")
         session = IndexSession(
             context.bus,
             self._node.ref,
             formatted.pool.root,
-            lambda: formatted.pool.blocks.log.seq,
+            lambda: self._publisher.seq,
             context.settings.index_timeout_s,
         )
         tasks.start_soon(session.run(), name="index session")
@@ -148,8 +177,10 @@ class TransferService:
         if formatted is None:
             return base
         pool, counts = formatted.pool, formatted.pool.blocks.counts
+        tiers = {} if self._tiers is None else self._tiers.report()
         return base.model_copy(
             update={
+                **tiers,
                 "root": pool.root,
                 "block_bytes": pool.geometry.block_bytes,
                 "slots_total": counts.total,

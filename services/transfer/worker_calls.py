@@ -11,6 +11,8 @@ from typing import TypeVar
 from services.transfer.attachments import Attachment, Attachments
 from services.transfer.fetcher import blocks_of
 from services.transfer.node import FormattedNode, Node
+from services.transfer.promoter import Promoted, Promoter
+from services.transfer.tiers import Tiers
 from shared.kv.block_keys import split
 from shared.kv.block_pool import NotYours, Refusal, SealItem
 from shared.kv.ids import BlockKey, Generation, Slot
@@ -23,6 +25,8 @@ from shared.messages.pool import (
     AttachReply,
     Call,
     FetchBlocks,
+    FetchBlocksReply,
+    FromDisk,
     LeaseBlocks,
     LeaseBlocksReply,
     PoolDescription,
@@ -33,9 +37,12 @@ from shared.messages.pool import (
     Wanted,
     WantedReply,
 )
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 
 M = TypeVar("M", bound=Message)
+DISK_SHARE = 0.5
+"""Of the time of a fetch that the node's own SSD may take."""
 
 
 class WorkerCalls:
@@ -46,6 +53,8 @@ class WorkerCalls:
         self.attachments = attachments
         self.on_change = on_change
         self.is_draining = False
+        self.tiers: Tiers | None = None
+        """Of the formatted node."""
 
     def open(self) -> "Session":
         return Session(self)
@@ -90,10 +99,7 @@ class Session:
             case "fetch":
                 fetch = decode(call.body, FetchBlocks)
                 self._calls.check_not_draining()
-                _keys("keys", fetch.keys)
-                return await self._tracked(
-                    fetch.handle, lambda a, n: n.fetcher.fetch(a.owner, a.cap, fetch)
-                )
+                return await self._tracked(fetch.handle, lambda a, n: self._fetch(a, n, fetch))
             case "seal":
                 seal = decode(call.body, Seal)
                 return await self._tracked(seal.handle, lambda a, n: self._seal(a, n, seal))
@@ -111,6 +117,7 @@ class Session:
             await attachment.stop_all()
         finally:
             node.pool.blocks.release_owner(attachment.owner)
+            node.pool.on_change()
             self._calls.attachments.remove(attachment)
             self._calls.on_change()
 
@@ -182,15 +189,43 @@ class Session:
         attachment, node = self._known()
         await attachment.stop_handle(request.handle)
         node.pool.blocks.release(attachment.owner, request.handle)
+        node.pool.on_change()  # more can go
         return Ok()
 
     async def _lease(
         self, attachment: Attachment, node: FormattedNode, request: LeaseBlocks
     ) -> LeaseBlocksReply:
-        held = await node.pool.lease_verified(
-            attachment.owner, request.handle, _keys("keys", request.keys), attachment.cap
+        held, promoted = await self._promoter.hold_verified(
+            attachment.owner,
+            request.handle,
+            _keys("keys", request.keys),
+            attachment.cap,
+            monotonic_s() + request.remaining_ms / 1000,
         )
-        return LeaseBlocksReply(blocks=blocks_of(held))
+        return LeaseBlocksReply(blocks=blocks_of(held), from_disk=_from_disk(node, promoted))
+
+    async def _fetch(
+        self, attachment: Attachment, node: FormattedNode, request: FetchBlocks
+    ) -> FetchBlocksReply:
+        """What this node has in any tier first, then what is elsewhere."""
+        started_s = monotonic_s()
+        _, promoted = await self._promoter.hold_verified(
+            attachment.owner,
+            request.handle,
+            _keys("keys", request.keys),
+            attachment.cap,
+            started_s + DISK_SHARE * request.remaining_ms / 1000,
+        )
+        passed_ms = int((monotonic_s() - started_s) * 1000)
+        remaining_ms = max(request.remaining_ms - passed_ms, 1)
+        rest = request.model_copy(update={"remaining_ms": remaining_ms})
+        reply = await node.fetcher.fetch(attachment.owner, attachment.cap, rest)
+        return reply.model_copy(update={"from_disk": _from_disk(node, promoted)})
+
+    @property
+    def _promoter(self) -> Promoter:
+        assert self._calls.tiers is not None, "a formatted node has tiers"
+        return self._calls.tiers.promoter
 
     async def _seal(self, attachment: Attachment, node: FormattedNode, request: Seal) -> SealReply:
         blocks = node.pool.blocks
@@ -222,7 +257,7 @@ class Session:
             key = BlockKey(block.key) if block.key else None
             items.append(SealItem(Slot(block.slot), Generation(block.generation), checksum, key))
         try:
-            sealed = blocks.seal(
+            sealed = await node.pool.seal(
                 attachment.owner,
                 request.handle,
                 request.start,
@@ -231,8 +266,15 @@ class Session:
             )
         except (NotYours, ValueError) as error:
             raise _bad("blocks", str(error)) from None
-        node.pool.on_change()
         return SealReply(blocks=blocks_of([item.block for item in sealed]))
+
+
+def _from_disk(node: FormattedNode, promoted: Promoted) -> FromDisk:
+    return FromDisk(
+        num_blocks=promoted.num_blocks,
+        num_bytes=promoted.num_blocks * node.pool.geometry.block_bytes,
+        seconds=promoted.seconds,
+    )
 
 
 def _keys(field: str, packed: bytes) -> list[BlockKey]:

@@ -7,6 +7,7 @@ first of its chain) and removed together with everything below it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,8 @@ from shared.kv.block_tree import BlockPlace, BlockTree
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.holders import HolderTable
 from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
+from shared.kv.pool_counts import PoolCounts, counts_of
+from shared.kv.pool_integrity import check_parts
 from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
 from shared.kv.slots import SlotState, SlotTable
 
@@ -56,20 +59,6 @@ class SealedItem:
     block: HeldBlock
     is_readable: bool
     is_duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCounts:
-    total: int
-    free: int
-    writing: int
-    private: int
-    sealed: int
-    doomed: int
-    held: int
-    evictable: int
-    evictions_total: int
-    quarantined_total: int
 
 
 class NotYours(Exception):
@@ -175,9 +164,18 @@ class BlockPool:
     # --- holds ---------------------------------------------------------------------------------
 
     def lease(
-        self, owner: str, handle: str, keys: Sequence[BlockKey], cap: int | None = None
+        self,
+        owner: str,
+        handle: str,
+        keys: Sequence[BlockKey],
+        cap: int | None = None,
+        *,
+        is_use: bool = True,
     ) -> list[HeldBlock]:
-        """Hold the leading run of `keys` that is readable here, within what the owner may hold."""
+        """Hold the leading run of `keys` that is readable here, within what the owner may hold.
+
+        Not `is_use`: eviction does not hear of it.
+        """
         run: list[HeldBlock] = []
         for key in keys:
             slot = self._tree.slot_of(key)
@@ -187,9 +185,17 @@ class BlockPool:
                 break
             self._hold(owner, handle, slot)
             run.append(self._held(slot))
-        for block in reversed(run):  # the root is the most recent
+        for block in reversed(run if is_use else ()):  # the root is the most recent
             self._policy.used(block.slot)
         return run
+
+    def num_held(self, owner: str, handle: str | None = None) -> int:
+        """Different readable blocks that an owner holds, or one handle of it."""
+        return self._holders.num_held(owner, handle)
+
+    def is_held_by(self, owner: str, key: BlockKey) -> bool:
+        slot = self._tree.slot_of(key)
+        return slot is not None and self._holders.owner_holds(owner, slot)
 
     def holds(self, owner: str, handle: str, key: BlockKey) -> bool:
         """Whether the handle holds the readable block of this key already."""
@@ -228,12 +234,17 @@ class BlockPool:
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
         """How many of `keys`, from the first, are readable; touches nothing."""
-        count = 0
-        for key in keys:
-            if self._tree.slot_of(key) is None:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(self.is_readable, keys))
+
+    def place(self, key: BlockKey) -> BlockPlace | None:
+        """Where a readable block is in its chain."""
+        slot = self._tree.slot_of(key)
+        return None if slot is None else self._tree.place_at(slot)
+
+    def path(self, key: BlockKey) -> list[BlockKey]:
+        """The chain of a readable block, its own key last; empty when it is not here."""
+        slot = self._tree.slot_of(key)
+        return [] if slot is None else self._tree.path(slot)
 
     def quarantine(self, key: BlockKey) -> int:
         """Take a doubtful block and all below it out of the readable set; returns how many.
@@ -241,78 +252,79 @@ class BlockPool:
         The doubtful slot gets another generation, so whoever reads it in place finds out.
         """
         slot = self._tree.slot_of(key)
-        if slot is None:
-            return 0
-        removed = self._tree.subtree(slot)
+        num_removed = self.drop_blocks(key)
+        if slot is not None:
+            self._slots.bump(slot)
+        self._quarantined_total += num_removed
+        return num_removed
+
+    def drop_blocks(self, key: BlockKey) -> int:
+        """Take a block and all below it out of the readable set; holders keep what they hold."""
+        slot = self._tree.slot_of(key)
+        removed = [] if slot is None else self._tree.subtree(slot)
         for each in removed:
             self._remove(each)
-        self._slots.bump(slot)
-        self._quarantined_total += len(removed)
         return len(removed)
+
+    def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
+        """Blocks that a store kept, as (slot, checksum, place), readable and held by nobody.
+
+        Only into free slots, and only what hangs on a first block; returns how many.
+        """
+        restored: list[Slot] = []
+        for slot, checksum, place in sorted(blocks, key=lambda block: block[2].index):
+            is_rooted = place.parent is None or self.is_readable(place.parent)
+            is_free = self._slots.is_in(slot, SlotState.FREE)
+            if not is_rooted or not is_free or self.is_readable(place.key):
+                continue
+            self._slots.occupy(slot, checksum)
+            self._tree.add(slot, place)
+            self._policy.stored(slot, place.key)
+            self.log.stored(place)
+            restored.append(slot)
+        self._slots.forget_occupied()
+        for slot in restored:
+            self._tree.unpin(slot)
+        return len(restored)
+
+    def next_victim(self) -> HeldBlock | None:
+        """The block that goes first when room is needed; None when all are held."""
+        slot = self._policy.victim()
+        return None if slot is None else self._held(slot)
+
+    def evict(self, count: int) -> int:
+        """Free up to `count` slots ahead of need; returns how many."""
+        count = min(count, self._tree.num_evictable)
+        for _ in range(count):
+            self._evict_one()
+        return count
 
     def drain_change(self) -> ResidencyChange | None:
         """The next residency event, None when nothing changed since the last."""
         return self.log.drain()
 
     def inventory(self, cursor: int, max_blocks: int) -> tuple[list[StoredBlocks], int | None]:
-        """A page of the readable blocks and the next cursor, None after the last page.
+        """A page of the readable blocks and the next cursor (a slot), None after the last page.
 
-        The cursor is a slot number, so what is removed between two pages shifts nothing. Blocks
-        that come or go between two pages are in the events after the first page's `seq`.
+        Blocks that come or go between two pages are in the events after the first page's `seq`.
         """
-        places: list[BlockPlace] = []
-        for number in range(cursor, self._slots.num_slots):
-            place = self._tree.place_at(Slot(number))
-            if place is None:
-                continue
-            if len(places) == max_blocks:
-                return runs_of(places), number
-            places.append(place)
-        return runs_of(places), None
-
-    # --- looking -------------------------------------------------------------------------------
+        places, next_cursor = self._tree.page(cursor, max_blocks)
+        return runs_of(places), next_cursor
 
     @property
     def counts(self) -> PoolCounts:
-        return PoolCounts(
-            total=self._slots.num_slots,
-            free=self._slots.count(SlotState.FREE),
-            writing=self._slots.count(SlotState.WRITING),
-            private=self._slots.count(SlotState.PRIVATE),
-            sealed=self._slots.count(SlotState.SEALED),
-            doomed=self._slots.count(SlotState.DOOMED),
-            held=self._holders.num_held_slots,
-            evictable=self._tree.num_evictable,
-            evictions_total=self._evictions_total,
-            quarantined_total=self._quarantined_total,
-        )
+        parts = self._slots, self._holders, self._tree
+        return counts_of(*parts, self._evictions_total, self._quarantined_total)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the parts contradict one another."""
-        self._slots.check_integrity()
-        self._holders.check_integrity()
-        self._tree.check_integrity(self._holders.num_holds)
-        owned: set[Slot] = set()
-        for _, _, holding in self._holders.all():
-            assert not owned & holding.own, "a slot has two owners"
-            owned |= holding.own
-            for slot in holding.own:
-                assert self._slots.state(slot) in (SlotState.WRITING, SlotState.PRIVATE)
-            for slot in holding.held:
-                assert self._slots.state(slot) in (SlotState.SEALED, SlotState.DOOMED)
-        counts = self.counts
-        assert len(owned) == counts.writing + counts.private
-        assert len(self._tree) == counts.sealed
+        check_parts(self._slots, self._holders, self._tree)
 
     # --- inside --------------------------------------------------------------------------------
 
     def _held(self, slot: Slot) -> HeldBlock:
-        return HeldBlock(
-            slot,
-            self._slots.generation(slot),
-            self._slots.checksum(slot),
-            self._tree.key_of(slot),
-        )
+        slots, key = self._slots, self._tree.key_of(slot)
+        return HeldBlock(slot, slots.generation(slot), slots.checksum(slot), key)
 
     def _hold(self, owner: str, handle: str, slot: Slot) -> None:
         if self._holders.hold(owner, handle, slot):
@@ -353,14 +365,12 @@ class BlockPool:
         index = start
         seen: set[Slot] = set()
         for item in items:
-            if item.slot in seen or not self.owns_writing(
-                owner, handle, item.slot, item.generation
-            ):
+            slot, generation = item.slot, item.generation
+            if slot in seen or not self.owns_writing(owner, handle, slot, generation):
                 raise NotYours(
-                    f"slot {item.slot} generation {item.generation} is not a WRITING slot of "
-                    f"{handle}"
+                    f"slot {slot} generation {generation} is not a WRITING slot of {handle}"
                 )
-            seen.add(item.slot)
+            seen.add(slot)
             if item.key is None:
                 continue
             if not 0 <= index < len(chain) or chain[index] != item.key:
@@ -370,7 +380,9 @@ class BlockPool:
     def _evict_one(self) -> None:
         slot = self._policy.victim()
         assert slot is not None, "fewer candidates than were counted"
-        self._remove(slot)
+        self.log.removed(self._tree.remove(slot))
+        self._policy.removed(slot)
+        self._slots.free(slot)  # nobody holds a candidate
         self._evictions_total += 1
 
     def _remove(self, slot: Slot) -> None:

@@ -104,6 +104,28 @@ class BlockTree:
                 self._on_candidate(Slot(at), True)
             at = self._parents[at]
 
+    def path(self, slot: Slot) -> list[BlockKey]:
+        """Keys from the first block of the chain to this one."""
+        keys: list[BlockKey] = []
+        at: int = slot
+        while at != NONE:
+            keys.append(self._places[Slot(at)].key)
+            at = self._parents[at]
+        keys.reverse()
+        return keys
+
+    def page(self, cursor: int, max_blocks: int) -> tuple[list[BlockPlace], int | None]:
+        """Blocks in slots from `cursor` on, and where the next page starts."""
+        places: list[BlockPlace] = []
+        for number in range(cursor, len(self._pins)):
+            place = self._places.get(Slot(number))
+            if place is None:
+                continue
+            if len(places) == max_blocks:
+                return places, number
+            places.append(place)
+        return places, None
+
     def subtree(self, slot: Slot) -> list[Slot]:
         """The block and everything below it, every child before its parent."""
         found = [slot]

@@ -31,8 +31,11 @@ class HolderTable:
         """WRITING and PRIVATE slots of an owner."""
         return self._num_own.get(owner, 0)
 
-    def num_held(self, owner: str) -> int:
-        """Different slots that an owner holds, under whatever handles."""
+    def num_held(self, owner: str, handle: str | None = None) -> int:
+        """Different slots that an owner holds, under one handle or under all."""
+        if handle is not None:
+            holding = self._owners.get(owner, {}).get(handle)
+            return 0 if holding is None else len(holding.held)
         return len(self._held_by.get(owner, ()))
 
     def owner_holds(self, owner: str, slot: Slot) -> bool:

@@ -29,6 +29,10 @@ class Reuse(Part):
     """Cached tokens found in the pool of the prefill instance's node."""
     remote_tokens: int = 0
     """Cached tokens fetched from another node for this request."""
+    disk_tokens: int = 0
+    """Of the local ones, those that were read from the node's SSD for this request."""
+    disk_bytes: int = 0
+    disk_s: float = 0.0
     fetched_bytes: int = 0
     fetch_s: float = 0.0
     streamed_bytes: int = 0

@@ -125,3 +125,22 @@ class StateReply(Message):
     admission: str = ""
     prediction_errors: dict[str, dict[str, PredictionError]] = {}
     """By model and component (ttft, queue, load, compute, handoff, tbt)."""
+
+
+class ChangeReplicaRequest(Message):
+    """Operator: a prefix shall be on so many nodes."""
+
+    model: str
+    chain: PackedKeys
+    """From the root to the block that counts."""
+    num_replicas: Annotated[int, Field(ge=0, le=1_000)]
+    remaining_ms: Annotated[int, Field(ge=1, le=600_000)] = 30_000
+
+
+class ChangeReplicaReply(Message):
+    nodes: list[str]
+    """Who has the whole prefix now, as far as this conductor was told."""
+    added: list[str] = []
+    dropped: list[str] = []
+    failed: dict[str, str] = {}
+    """Nodes that could not, and why."""

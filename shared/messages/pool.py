@@ -72,14 +72,27 @@ class Blocks(Part):
 
 
 class LeaseBlocks(Message):
-    """Hold the leading run of `keys` (from the root) that this pool has. Verifies checksums."""
+    """Hold the leading run of `keys` (from the root) that this pool has. Verifies checksums.
+
+    What is on the SSD comes into the pool first, as far as the time goes.
+    """
 
     handle: str
     keys: PackedKeys
+    remaining_ms: Annotated[int, Field(ge=1)] = 8_000
+
+
+class FromDisk(Part):
+    """Blocks that were read from the node's SSD for this call."""
+
+    num_blocks: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
 
 
 class LeaseBlocksReply(Message):
     blocks: Blocks
+    from_disk: FromDisk = FromDisk()
 
 
 class FetchBlocks(Message):
@@ -96,10 +109,11 @@ class FetchBlocks(Message):
 
 
 class FetchBlocksReply(Message):
-    """`blocks` is the whole run held now; `num_local` of them were here before."""
+    """`blocks` is the whole run held now; `num_local` of them were on this node before."""
 
     blocks: Blocks
     num_local: int
+    from_disk: FromDisk = FromDisk()
     fetched_bytes: int = 0
     seconds: float = 0.0
     transport: str = "none"

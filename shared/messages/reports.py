@@ -74,6 +74,18 @@ class NodeReport(Message):
     bytes_streamed_total: int = 0
     evictions_total: int = 0
     checksum_failures_total: int = 0
+    ssd_state: Literal["none", "loading", "on", "read_only", "off"] = "none"
+    ssd_slots_total: int = 0
+    ssd_blocks: int = 0
+    ssd_bytes_read_total: int = 0
+    ssd_bytes_written_total: int = 0
+    ssd_dropped_total: int = 0
+    """Blocks that were not written because the queue was full."""
+    ssd_errors_total: int = 0
+    ssd_bad_blocks_total: int = 0
+    ssd_read_bytes_per_s: float = 0.0
+    """Measured; 0: nothing was read yet."""
+    pinned_blocks: int = 0
     attached: list[str] = []
 
 

@@ -11,6 +11,7 @@ QUEUE_GROUP = "q"
 CONDUCTOR_PLACE = f"{PREFIX}.conductor.place"
 CONDUCTOR_EXPLAIN = f"{PREFIX}.conductor.explain"
 CONDUCTOR_STATE = f"{PREFIX}.conductor.state"
+CONDUCTOR_CHANGE_REPLICA = f"{PREFIX}.conductor.change_replica"
 CONDUCTOR_MODELS = f"{PREFIX}.conductor.models"
 
 # --- cache-index -------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def report(service: str, instance: str) -> str:
 
 
 def transfer(node: str, operation: str) -> str:
-    """describe, lease, release, inventory: asked of one node's transfer service."""
+    """describe, lease, release, inventory, pin, drop, replicate: asked of one node's transfer."""
     return f"{PREFIX}.transfer.{node}.{operation}"
 
 

@@ -79,6 +79,8 @@ class LeaseRequest(Message):
     root: bytes
     keys: PackedKeys
     ttl_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
+    wait_ms: Annotated[int, Field(ge=0, le=60_000)] = 1_000
+    """How long the node may read from its SSD before it answers."""
 
 
 class LeaseReply(Message):
@@ -98,3 +100,51 @@ class LeaseRelease(Message):
     lease_id: str
     bad_keys: PackedKeys = b""
     """Blocks that arrived with another checksum: the node checks its own copies again."""
+
+
+class PinRequest(Message):
+    """Operator: keep the leading run of `keys` in DRAM, whoever uses it, for `ttl_ms`.
+
+    With the `pin_id` of an earlier pin: that one lasts so long from now, 0 ends it.
+    """
+
+    keys: PackedKeys = b""
+    ttl_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = 600_000
+    pin_id: str = ""
+    tenant: str | None = None
+    """Refused: there are no quotas by tenant."""
+
+
+class PinReply(Message):
+    pin_id: str
+    num_blocks: int
+    """Held by this pin; fewer than asked for when the node has no more."""
+    pinned_blocks: int
+    """By all pins of the node."""
+    max_pinned_blocks: int
+
+
+class DropRequest(Message):
+    """Operator: the node forgets a block and everything after it, in all tiers."""
+
+    key: Annotated[bytes, Field(min_length=16, max_length=16)]
+
+
+class DropReply(Message):
+    num_dram_blocks: int
+    num_disk_blocks: int
+
+
+class ReplicateRequest(Message):
+    """Bring the leading run of `keys` here from another node, behind what requests need."""
+
+    keys: PackedKeys
+    source: NodeRef
+    remaining_ms: Annotated[int, Field(ge=1, le=600_000)] = 30_000
+
+
+class ReplicateReply(Message):
+    num_blocks: int
+    """Of `keys`, how many are here now."""
+    moved_bytes: int = 0
+    seconds: float = 0.0

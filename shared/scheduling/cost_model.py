@@ -73,11 +73,13 @@ class CostModel:
     _num_seen: int = field(init=False, default=0)
     _decode_scale: float = field(init=False, default=1.0)
     _bytes_per_s: float = field(init=False)
+    _disk_bytes_per_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._coefficients = self.profile.prefill
         self._samples = deque(maxlen=MAX_SAMPLES)
         self._bytes_per_s = self.profile.transfer_bytes_per_s
+        self._disk_bytes_per_s = self.profile.disk_bytes_per_s
 
     @property
     def coefficients(self) -> PrefillCoefficients:
@@ -87,6 +89,10 @@ class CostModel:
     def bytes_per_s(self) -> float:
         """Of one node's link."""
         return self._bytes_per_s
+
+    @property
+    def disk_bytes_per_s(self) -> float:
+        return self._disk_bytes_per_s
 
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         return self._coefficients.seconds(num_tokens, prefix_tokens)
@@ -133,6 +139,14 @@ class CostModel:
             measured = num_bytes / (seconds - self.profile.transfer_base_s)
             self._bytes_per_s += 0.2 * (
                 _within_times(measured, self._bytes_per_s, 8) - self._bytes_per_s
+            )
+
+    def learn_disk(self, num_bytes: int, seconds: float) -> None:
+        """Of one node's SSD tier, checksums included."""
+        if num_bytes >= 1 << 20 and seconds > 0:
+            measured = num_bytes / seconds
+            self._disk_bytes_per_s += 0.2 * (
+                _within_times(measured, self._disk_bytes_per_s, 8) - self._disk_bytes_per_s
             )
 
     def learn_decode(self, tbt_s: float, context_tokens: int) -> None:

@@ -73,6 +73,8 @@ class BillFinished:
     compute_s: float
     fetched_bytes: int = 0
     fetch_s: float = 0.0
+    disk_bytes: int = 0
+    disk_s: float = 0.0
     streamed_bytes: int = 0
     stream_s: float = 0.0
     tbt_s: float = 0.0

@@ -114,7 +114,10 @@ class Link:
 
     def __init__(self, situation: Situation, holders: tuple[NodeMatch, ...]) -> None:
         cost, view, now_s = situation.cost, situation.view, situation.now_s
-        self._base_s = cost.profile.transfer_base_s
+        # A sender reads what is on its disk before it sends; several do so at the same time.
+        disk_blocks = max((holder.disk_blocks for holder in holders), default=0)
+        disk_s = disk_blocks * situation.column("block_bytes") / cost.disk_bytes_per_s
+        self._base_s: Floats = cost.profile.transfer_base_s + disk_s
         self._bytes_per_s = cost.bytes_per_s
         self._num_senders = len(holders)
         self._sent_first = sum(

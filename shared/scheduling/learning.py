@@ -18,6 +18,7 @@ class Learnt:
         cost = self.cost
         cost.learn_prefill(PrefillSample(bill.num_tokens, bill.cached_tokens, bill.compute_s))
         cost.learn_transfer(bill.fetched_bytes, bill.fetch_s)
+        cost.learn_disk(bill.disk_bytes, bill.disk_s)
         if bill.predicted is not None and bill.predicted.tbt_s > 0:
             cost.learn_step(bill.tbt_s, bill.predicted.tbt_s)
         else:

@@ -161,7 +161,7 @@ def price_local(situation: Situation) -> Prices:
 def disk_s(situation: Situation, local_blocks: Ints) -> Floats:
     """To read what of the own prefix is on disk."""
     num_bytes = situation.disk_blocks(local_blocks) * situation.column("block_bytes")
-    seconds: Floats = num_bytes / situation.cost.profile.disk_bytes_per_s
+    seconds: Floats = num_bytes / situation.cost.disk_bytes_per_s
     return seconds
 
 

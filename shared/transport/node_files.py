@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from shared.transport.segment import TARGET_PREFIX
+
 SEGMENT = ".seg"
 SOCKET = ".sock"
 LOCK = ".lock"
@@ -49,6 +51,7 @@ class NodeFiles:
 
     def remove(self) -> None:
         """The lock last: as long as it is there, the rest has an owner or a cleaner."""
+        _remove_target(self.segment)
         for path in (self.socket, self.segment, self.lock):
             path.unlink(missing_ok=True)
 
@@ -148,6 +151,14 @@ def _remove_if_dead(files: NodeFiles) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _remove_target(segment: Path) -> None:
+    """The memory of a segment may be elsewhere, such as on a hugetlbfs."""
+    if segment.is_symlink():
+        target = segment.readlink()
+        if target.name == f"{TARGET_PREFIX}{segment.name}":
+            target.unlink(missing_ok=True)
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

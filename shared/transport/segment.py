@@ -10,10 +10,13 @@ import secrets
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from shared.transport import segment_memory
+from shared.transport.segment_memory import MemoryKindError
 
 MAGIC = b"MOONPOOL"
 LAYOUT_VERSION = 1
@@ -22,6 +25,8 @@ NONCE_BYTES = 16
 HEADER = struct.Struct("<8sII16sQQQ")
 TABLE_OFFSET = 4096
 DATA_ALIGNMENT = 2 << 20
+TARGET_PREFIX = "moonpool-"
+"""Of a file that a segment's name links to."""
 
 
 class SegmentError(Exception):
@@ -43,6 +48,17 @@ class SegmentInfo:
         return self.num_slots * self.block_bytes
 
 
+HugePages = Literal["off", "try", "require"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWish:
+    """What memory the owner of a segment would like, and how badly."""
+
+    huge_pages: HugePages = "off"
+    numa_node: int | None = None
+
+
 def data_offset_of(num_slots: int) -> int:
     end_of_table = TABLE_OFFSET + 8 * num_slots
     return -(-end_of_table // DATA_ALIGNMENT) * DATA_ALIGNMENT
@@ -60,9 +76,13 @@ class Segment:
         )
         self.data = memoryview(data)[: info.data_bytes]
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.data, dtype=np.uint8)
+        self.memory = "4 KiB pages"
+        """What the owner got, in words."""
 
     @classmethod
-    def create(cls, path: Path, *, num_slots: int, block_bytes: int) -> Self:
+    def create(
+        cls, path: Path, *, num_slots: int, block_bytes: int, wish: MemoryWish | None = None
+    ) -> Self:
         """A new zeroed segment with all its memory taken, so that no later write can fail."""
         info = SegmentInfo(
             path=path,
@@ -71,11 +91,56 @@ class Segment:
             block_bytes=block_bytes,
             data_offset=data_offset_of(num_slots),
         )
+        wish = wish or MemoryWish()
+        try:
+            with segment_memory.on_numa_node(wish.numa_node) as binding:
+                return cls._created(info, wish, binding)
+        except MemoryKindError as error:
+            raise SegmentError(str(error)) from None
+
+    @classmethod
+    def _created(cls, info: SegmentInfo, wish: MemoryWish, binding: str) -> Self:
+        """On huge pages of a hugetlbfs, else on the tmpfs with what the kernel merges by itself."""
+        reasons: list[str] = []
+        mounts = segment_memory.huge_mounts() if wish.huge_pages != "off" else []
+        for mount in mounts:
+            target = mount / f"{TARGET_PREFIX}{info.path.name}"
+            try:
+                segment = cls._at(target, info, page_bytes=segment_memory.HUGE_PAGE_BYTES)
+            except SegmentError as error:
+                reasons.append(str(error))
+                continue
+            info.path.symlink_to(target)
+            segment.memory = f"2 MiB pages in {mount}, {binding}"
+            return segment
+        mode = segment_memory.transparent_huge_mode()
+        is_merged = wish.huge_pages != "off" and mode in ("always", "within_size", "advise")
+        if wish.huge_pages == "require" and not is_merged:
+            reasons.append("no hugetlbfs mounted that this user may write to" * (not mounts))
+            raise SegmentError(
+                f"MOONPOOL_HUGE_PAGES=require: {'; '.join(filter(None, reasons))}; the kernel's "
+                f"huge pages for tmpfs are {mode!r}. Reserve pages (sysctl vm.nr_hugepages) and "
+                f"mount a hugetlbfs, or write advise to {segment_memory.SHMEM_HUGE}, or set try"
+            )
+        segment = cls._at(info.path, info, is_merged=is_merged)
+        kind = "4 KiB pages, merged by the kernel where it can" if is_merged else "4 KiB pages"
+        wanted = " (no huge pages to be had)" if wish.huge_pages == "try" and not is_merged else ""
+        segment.memory = f"{kind}{wanted}, {binding}"
+        return segment
+
+    @classmethod
+    def _at(
+        cls, path: Path, info: SegmentInfo, *, is_merged: bool = False, page_bytes: int = 1
+    ) -> Self:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            _reserve(descriptor, info)
-            os.pwrite(descriptor, _packed_header(info), 0)
-            return cls(info, *_mapped(descriptor, info, is_owner=True, is_writable=True))
+            if is_merged:
+                _advise(descriptor, info)
+            _reserve(descriptor, info, page_bytes)
+            table, data = _mapped(descriptor, info, is_owner=True, is_writable=True)
+            # Through the mapping: a hugetlbfs takes no write calls.
+            table[: HEADER.size] = _packed_header(info)
+            return cls(info, table, data)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -125,8 +190,8 @@ class Segment:
             return  # somebody still has a view; the last one unmaps it
 
 
-def _reserve(descriptor: int, info: SegmentInfo) -> None:
-    total = info.data_offset + info.data_bytes
+def _reserve(descriptor: int, info: SegmentInfo, page_bytes: int) -> None:
+    total = -(-(info.data_offset + info.data_bytes) // page_bytes) * page_bytes
     try:
         os.posix_fallocate(descriptor, 0, total)
     except OSError as error:
@@ -136,6 +201,13 @@ def _reserve(descriptor: int, info: SegmentInfo) -> None:
             f"{free.f_bavail * free.f_frsize} bytes are free there). Lower MOONPOOL_POOL_BYTES, "
             "or give the folder more room (docker: --shm-size, else remount the tmpfs)"
         ) from None
+
+
+def _advise(descriptor: int, info: SegmentInfo) -> None:
+    """Said before the pages are made: those that are there are not merged at once."""
+    os.ftruncate(descriptor, info.data_offset + info.data_bytes)
+    with mmap.mmap(descriptor, info.data_bytes, offset=info.data_offset) as data:
+        data.madvise(segment_memory.MADV_HUGEPAGE)
 
 
 def _packed_header(info: SegmentInfo) -> bytes:
@@ -173,12 +245,12 @@ def _mapped(
     read_write = mmap.PROT_READ | mmap.PROT_WRITE
     table = mmap.mmap(
         descriptor,
-        TABLE_OFFSET + 8 * info.num_slots,
+        info.data_offset,
         prot=read_write if is_owner else mmap.PROT_READ,
     )
     data = mmap.mmap(
         descriptor,
-        info.data_bytes,
+        os.fstat(descriptor).st_size - info.data_offset,  # whole pages, however large
         prot=read_write if is_writable else mmap.PROT_READ,
         offset=info.data_offset,
     )

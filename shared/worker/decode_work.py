@@ -14,8 +14,10 @@ from shared.scheduling.slo import tbt_s
 from shared.worker.decode_batch import DecodeBatch, Sequence
 from shared.worker.decode_cache import DecodeCache, PoolBlocks
 from shared.worker.decode_job import DecodeJob
+from shared.worker.kv_check import check_handed_over
 from shared.worker.kv_intake import KvIntake
 from shared.worker.parts import WorkerParts
+from shared.worker.pool_session import geometry_of
 from shared.worker.prefix import hold_prefix
 from shared.worker.sampling import unpacked, wire_logprobs
 from shared.worker.slot_wait import allocate_when_free
@@ -100,6 +102,7 @@ class DecodeWork:
             )
         slots = [block.slot for block in handoff.blocks]
         await self._load(job, slots, [block.generation for block in handoff.blocks])
+        await self._check_bytes(job, slots, handoff)
         return handoff, HandoffReply()
 
     async def _bring_here(self, job: DecodeJob) -> tuple[Handoff, HandoffReply]:
@@ -122,6 +125,7 @@ class DecodeWork:
         handoff = await job.wait_handoff()
         blocks = await intake.complete(handoff)
         await self._load(job, blocks.slots, blocks.generations)
+        await self._check_bytes(job, blocks.slots, handoff)
         moved_bytes = intake.moved_bytes + prefix.fetched_bytes
         return handoff, HandoffReply(
             streamed_bytes=moved_bytes, stream_s=intake.seconds + prefix.fetch_s
@@ -142,6 +146,11 @@ class DecodeWork:
             raise ServiceError(
                 ErrorCode.KV_LOST, "blocks changed while they were loaded", is_retryable=True
             )
+
+    async def _check_bytes(self, job: DecodeJob, slots: list[int], handoff: Handoff) -> None:
+        """What was loaded is what prefill sealed: nobody looks at it again."""
+        geometry = geometry_of(self._parts.loaded.layout)
+        await check_handed_over(job.session.client.data, geometry, slots, handoff.blocks)
 
     async def _send_last(
         self, job: DecodeJob, handoff: Handoff, moved: HandoffReply, sequence: Sequence

@@ -102,9 +102,14 @@ class PoolClient:
         await wait_lost(self._connection)
 
     async def lease(self, handle: str, keys: bytes) -> Blocks:
-        """Hold the leading run of `keys` that is in the pool; checksums are verified."""
-        reply = await self._call("lease", LeaseBlocks(handle=handle, keys=keys), LeaseBlocksReply)
-        return reply.blocks
+        """Hold the leading run of `keys` that the node has; checksums are verified."""
+        return (await self.hold(handle, keys)).blocks
+
+    async def hold(self, handle: str, keys: bytes, remaining_ms: int = 8_000) -> LeaseBlocksReply:
+        """As `lease`; the answer says what was read from disk for it."""
+        lease = LeaseBlocks(handle=handle, keys=keys, remaining_ms=max(remaining_ms, 1))
+        timeout_s = lease.remaining_ms / 1000 + GRACE_S
+        return await self._call("lease", lease, LeaseBlocksReply, timeout_s)
 
     async def fetch(
         self,

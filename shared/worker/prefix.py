@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 
 from shared.messages.common import FetchSource, RequestRef
-from shared.messages.pool import Blocks
+from shared.messages.pool import Blocks, FromDisk
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.pool_client import PoolClient
@@ -23,6 +23,8 @@ class Prefix:
     fetch_s: float = 0.0
     transport: str = "none"
     load_s: float = 0.0
+    from_disk: FromDisk = field(default_factory=FromDisk)
+    """Of the local ones."""
 
     @property
     def num_blocks(self) -> int:
@@ -40,17 +42,17 @@ async def hold_prefix(
     if not chain:
         return Prefix()
     start_s = monotonic_s()
+    remaining_ms = max(int(min(remaining_s, FETCH_TIMEOUT_S) * 1000), 1)
     try:
         if source is None or source.node.id == pool.node.id:
-            blocks = await pool.lease(ref.handle, chain)
-            return Prefix(blocks, len(blocks.slots), load_s=monotonic_s() - start_s)
-        reply = await pool.fetch(
-            ref.handle,
-            ref,
-            chain,
-            source,
-            remaining_ms=max(int(min(remaining_s, FETCH_TIMEOUT_S) * 1000), 1),
-        )
+            leased = await pool.hold(ref.handle, chain, remaining_ms)
+            return Prefix(
+                blocks=leased.blocks,
+                num_local=len(leased.blocks.slots),
+                load_s=monotonic_s() - start_s,
+                from_disk=leased.from_disk,
+            )
+        reply = await pool.fetch(ref.handle, ref, chain, source, remaining_ms)
     except ServiceError as error:
         log.warning("%s: nothing cached is used: %s", ref.handle, error)
         return Prefix(load_s=monotonic_s() - start_s)
@@ -60,5 +62,6 @@ async def hold_prefix(
         fetched_bytes=reply.fetched_bytes,
         fetch_s=reply.seconds,
         transport=reply.transport,
+        from_disk=reply.from_disk,
         load_s=monotonic_s() - start_s,
     )

@@ -16,6 +16,7 @@ from shared.messages.pool import (
     AllocateReply,
     Blocks,
     FetchBlocksReply,
+    LeaseBlocksReply,
     PullItem,
     PullReply,
     SealBlock,
@@ -56,6 +57,8 @@ class FakeNode:
         self.clients: list[FakePool] = []
         self.corrupt_pulls = 0
         """So many pulls bring wrong bytes."""
+        self.corrupt_seals = 0
+        """So many blocks change a bit after they were sealed."""
         self.pulls: list[PullItem] = []
         self.gates: dict[str, Gate] = {}
 
@@ -109,6 +112,9 @@ class FakePool:
             checksums=[block.checksum for block in run],
         )
 
+    async def hold(self, handle: str, keys: bytes, remaining_ms: int = 8_000) -> LeaseBlocksReply:
+        return LeaseBlocksReply(blocks=await self.lease(handle, keys))
+
     async def fetch(
         self, handle: str, ref: RequestRef, keys: bytes, source: FetchSource, remaining_ms: int
     ) -> FetchBlocksReply:
@@ -160,6 +166,9 @@ class FakePool:
                 raise ServiceError(ErrorCode.KV_LOST, f"slot {block.slot}: wrong checksum")
             key = BlockKey(block.key) if block.key else None
             items.append(SealItem(Slot(block.slot), Generation(block.generation), checksum, key))
+            if self._node.corrupt_seals:
+                self._node.corrupt_seals -= 1
+                self._node.bytes[block.slot, 0, 0, 0, 0] ^= 0x10
         done = self._node.pool.seal(self.owner, handle, start, split(chain), items)
         return Blocks(
             slots=[item.block.slot for item in done],

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -49,7 +50,13 @@ class TransferNode:
     """One `python -m services.transfer`."""
 
     def __init__(
-        self, node: str, folder: SharedFolder, nats_url: str, log: Path, pool_bytes: int
+        self,
+        node: str,
+        folder: SharedFolder,
+        nats_url: str,
+        log: Path,
+        pool_bytes: int,
+        settings: Mapping[str, str],
     ) -> None:
         self.node = node
         self._folder = folder
@@ -64,6 +71,7 @@ class TransferNode:
             "MOONPOOL_PEER_TIMEOUT_S": "1",
             "MOONPOOL_DRAIN_TIMEOUT_S": "3",
             "PYTHONFAULTHANDLER": "1",
+            **settings,
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -157,11 +165,22 @@ class TransferHost:
         self._stack.close()
 
     def start(
-        self, name: str, *, pool_bytes: int = POOL_BYTES, nats_url: str | None = None
+        self,
+        name: str,
+        *,
+        pool_bytes: int = POOL_BYTES,
+        nats_url: str | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> TransferNode:
+        """`settings` are more variables of the process."""
         node = f"{name}-{self._suffix}"
         transfer = TransferNode(
-            node, self.folder, nats_url or self._nats_url, self._logs / f"{node}.log", pool_bytes
+            node,
+            self.folder,
+            nats_url or self._nats_url,
+            self._logs / f"{node}.log",
+            pool_bytes,
+            settings or {},
         )
         return self._stack.enter_context(transfer)
 

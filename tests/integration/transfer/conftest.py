@@ -1,10 +1,11 @@
 """A host of its own for each test."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from shared.runtime.bus import Bus
 from tests.support.transfer_node import TransferHost
 
 
@@ -12,3 +13,10 @@ from tests.support.transfer_node import TransferHost
 def host(nats_url: str, tmp_path: Path) -> Iterator[TransferHost]:
     with TransferHost(nats_url, tmp_path) as host:
         yield host
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(nats_url, name="test")
+    yield bus
+    await bus.close()

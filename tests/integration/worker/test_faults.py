@@ -38,6 +38,20 @@ async def test_bytes_that_stay_wrong_are_an_error_to_try_again(nodes: TwoNodes) 
     await nodes.nothing_is_held()
 
 
+async def test_a_bit_that_flips_in_the_pool_before_decode_reads_it_is_an_error_to_try_again(
+    nodes: TwoNodes,
+) -> None:
+    tokens = prompt(700)
+    nodes.a.corrupt_seals = 1
+    answer = await (
+        await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)
+    ).done()
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.is_retryable) == (ErrorCode.KV_LOST, True)
+    await nodes.bench.cancel(answer.ref)
+    await nodes.nothing_is_held()
+
+
 async def test_a_block_that_changes_while_it_is_read_makes_the_pass_void(nodes: TwoNodes) -> None:
     tokens = prompt(700)
     expected = reference_answer(tokens, SHORT)

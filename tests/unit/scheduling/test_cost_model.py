@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shared.scheduling.cost_model import CostModel, PrefillCoefficients, PrefillSample
+from shared.scheduling.cost_model import CostModel, CostProfile, PrefillCoefficients, PrefillSample
 
 REAL = PrefillCoefficients(0.02, 0.4, 0.05)
 
@@ -71,3 +71,13 @@ def test_bandwidth_and_steps_follow_what_is_measured() -> None:
     assert cost.transfer_s(1 << 30) == pytest.approx((1 << 30) / 5e8, rel=0.1)
     assert cost.decode_step_s(1, 1_000) == pytest.approx(0.2, rel=0.1)
     assert cost.transfer_s(0) == 0.0
+
+
+def test_the_disk_is_as_fast_as_it_was_measured_and_small_reads_say_nothing() -> None:
+    model = CostModel(CostProfile(disk_bytes_per_s=1e9))
+    model.learn_disk(1 << 10, 1.0)
+    model.learn_disk(1 << 30, 0.0)
+    assert model.disk_bytes_per_s == 1e9
+    for _ in range(60):
+        model.learn_disk(1 << 30, (1 << 30) / 3e9)
+    assert model.disk_bytes_per_s == pytest.approx(3e9, rel=0.01)

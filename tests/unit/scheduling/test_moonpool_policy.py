@@ -268,3 +268,11 @@ def test_expected_blocks_are_at_hand_for_their_instance_only_and_for_who_uses_th
     assert (winner.prefill.id, winner.cached_tokens) == ("p2", 0)
     winner = place_expecting([computing, beside], expected("p1", 60, 0.1), use_cache=False)
     assert (winner.prefill.id, winner.cached_tokens) == ("p2", 0)
+
+
+def test_a_sender_that_reads_from_its_disk_first_takes_that_much_longer() -> None:
+    busy = instance("prefill", "p1", "n1", expected_start_s=9.0)
+    idle = instance("prefill", "p2", "n2", expected_start_s=0.2)
+    winner = place([busy, idle], NodeMatch("n1", "n1-1", 60, disk_blocks=20))
+    assert winner.prefill.id == "p2"
+    assert winner.predicted.load_s == pytest.approx(20 * 0.01 + 60 * BLOCK_S / 10)

@@ -1,0 +1,118 @@
+"""Blocks that an operator wants to stay: held in DRAM until their time is over, within a budget."""
+
+import asyncio
+import secrets
+
+from services.transfer.node_pool import NodePool
+from services.transfer.promoter import Promoter
+from shared.kv.block_keys import split
+from shared.kv.ids import BlockKey
+from shared.kv.lease import LeaseTable
+from shared.messages.common import ErrorCode
+from shared.messages.transfer import PinReply, PinRequest
+from shared.runtime.clock import monotonic_s
+from shared.runtime.errors import ServiceError
+
+OWNER = "pin"
+PROMOTE_S = 10.0
+
+
+class Pins:
+    """Owns the pins of a node and the timer that ends them."""
+
+    def __init__(self, pool: NodePool, promoter: Promoter, max_share: float) -> None:
+        self._pool = pool
+        self._promoter = promoter
+        self.max_blocks = int(pool.blocks.counts.total * max_share)
+        self._pins = LeaseTable()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        return self._pool.blocks.num_held(OWNER)
+
+    async def pin(self, request: PinRequest) -> PinReply:
+        if request.tenant is not None:
+            raise ServiceError(
+                ErrorCode.BAD_REQUEST,
+                "tenant: quotas of tenants over tiers are not supported; leave it away",
+                field="tenant",
+            )
+        if request.pin_id:
+            return self._renew(request)
+        try:
+            keys = split(request.keys)
+        except ValueError as error:
+            raise ServiceError(ErrorCode.BAD_REQUEST, f"keys: {error}", field="keys") from None
+        pin_id = secrets.token_hex(8)
+        num_blocks = await self._hold(pin_id, keys) if request.ttl_ms else 0
+        if num_blocks:
+            self._pins.grant(pin_id, OWNER, monotonic_s(), request.ttl_ms / 1000)
+            self._set_timer()
+        return self._reply(pin_id, num_blocks)
+
+    async def _hold(self, pin_id: str, keys: list[BlockKey]) -> int:
+        """All that the node has of `keys`, or nothing when that is over the budget."""
+        blocks = self._pool.blocks
+        num_new = sum(not blocks.is_held_by(OWNER, key) for key in keys)
+        if self.num_blocks + num_new > self.max_blocks:
+            raise ServiceError(
+                ErrorCode.OVERLOADED,
+                f"keys: {num_new} blocks more to pin, {self.num_blocks} are pinned of at most "
+                f"{self.max_blocks}; end a pin or raise MOONPOOL_PIN_SHARE",
+                field="keys",
+            )
+        try:
+            held, _ = await self._promoter.hold_verified(
+                OWNER, pin_id, keys, self.max_blocks, monotonic_s() + PROMOTE_S
+            )
+        except BaseException:
+            blocks.release(OWNER, pin_id)
+            raise
+        return len(held)
+
+    def _renew(self, request: PinRequest) -> PinReply:
+        pin = self._pins.release(request.pin_id)
+        if pin is None:
+            raise ServiceError(
+                ErrorCode.BAD_REQUEST,
+                f"pin_id: there is no pin {request.pin_id} (any more); pin the keys again",
+                field="pin_id",
+            )
+        num_blocks = self._pool.blocks.num_held(OWNER, request.pin_id)
+        if request.ttl_ms:
+            self._pins.grant(request.pin_id, OWNER, monotonic_s(), request.ttl_ms / 1000)
+            self._set_timer()
+        else:
+            self._end(request.pin_id)
+            num_blocks = 0
+        return self._reply(request.pin_id, num_blocks)
+
+    def _reply(self, pin_id: str, num_blocks: int) -> PinReply:
+        return PinReply(
+            pin_id=pin_id,
+            num_blocks=num_blocks,
+            pinned_blocks=self.num_blocks,
+            max_pinned_blocks=self.max_blocks,
+        )
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self.stop()
+        deadline_s = self._pins.next_deadline_s()
+        if deadline_s is not None:
+            delay_s = max(deadline_s - monotonic_s(), 0.0)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        for pin in self._pins.expire(monotonic_s()):
+            self._end(pin.lease_id)
+        self._set_timer()
+
+    def _end(self, pin_id: str) -> None:
+        self._pool.blocks.release(OWNER, pin_id)
+        self._pool.on_change()
