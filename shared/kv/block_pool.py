@@ -85,8 +85,6 @@ class BlockPool:
         self._evictions_total = 0
         self._quarantined_total = 0
 
-    # --- slots ---------------------------------------------------------------------------------
-
     def num_available(self, owner: str, cap: int) -> int:
         """Slots that `allocate` would give this owner now."""
         room = cap - self._holders.num_own(owner)
@@ -161,8 +159,6 @@ class BlockPool:
             if self._holders.owns(owner, handle, slot):
                 self._free_own(owner, handle, slot)
 
-    # --- holds ---------------------------------------------------------------------------------
-
     def lease(
         self,
         owner: str,
@@ -221,8 +217,6 @@ class BlockPool:
     def release_owner(self, owner: str) -> int:
         """End everything of an attachment that is gone."""
         return sum(self.release(owner, handle) for handle in self._holders.handles(owner))
-
-    # --- readable set --------------------------------------------------------------------------
 
     def is_readable(self, key: BlockKey) -> bool:
         return self._tree.slot_of(key) is not None
