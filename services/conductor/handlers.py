@@ -6,7 +6,9 @@ from typing import Any
 from services.conductor import convert
 from services.conductor.driver import Driver
 from services.conductor.heard import Heard, models_of
+from services.conductor.journal_file import JournalFile
 from services.conductor.replicas import Replicas
+from services.conductor.replicating import Replicating
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
@@ -17,6 +19,7 @@ from shared.messages.conductor import (
     ModelsReply,
     PlaceReply,
     PlaceRequest,
+    ReplicationState,
     StateReply,
 )
 from shared.messages.index import MatchReply, MatchRequest
@@ -45,10 +48,12 @@ class Handlers:
         self._core = core
         self._clock = clock
         self._instances: Heard[InstanceReport] = Heard()
-        self._nodes: Heard[NodeReport] = Heard()
+        self.nodes: Heard[NodeReport] = Heard()
         self._gateways: Heard[GatewayReport] = Heard()
-        self._replicas = Replicas(bus, self._nodes, self._models)
+        self._replicas = Replicas(bus, self.nodes, self._models)
         self.driver: Driver | None = None
+        self.replicating: Replicating | None = None
+        self.journal: JournalFile | None = None
 
     # --- plain subscriptions -------------------------------------------------------------------
     def on_instance(self, report: InstanceReport) -> None:
@@ -56,7 +61,7 @@ class Handlers:
         self._feed(InstanceReported(convert.view_of(report)))
 
     def on_node(self, report: NodeReport) -> None:
-        self._nodes.hear(report, self._clock())
+        self.nodes.hear(report, self._clock())
         self._feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
 
     def on_gateway(self, report: GatewayReport) -> None:
@@ -119,11 +124,11 @@ class Handlers:
         return ModelsReply(models=self._models())
 
     async def state(self, _: Empty) -> StateReply:
-        now_s = self._clock()
+        now_s, journal, replicating = self._clock(), self.journal, self.replicating
         return StateReply(
             conductor=self._id,
             instances=self._instances.current(now_s),
-            nodes=self._nodes.current(now_s),
+            nodes=self.nodes.current(now_s),
             gateways=self._gateways.current(now_s),
             models=self._models(),
             policy=self._core.settings.policy,
@@ -132,6 +137,11 @@ class Handlers:
                 model: convert.errors_of(summary)
                 for model, summary in self._core.prediction_errors().items()
             },
+            replication=(
+                ReplicationState(is_on=False) if replicating is None else replicating.state()
+            ),
+            is_journal_on=journal is not None and journal.is_on,
+            journal_lost_total=0 if journal is None else journal.lost_total,
         )
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:
