@@ -1,5 +1,7 @@
 """Which blocks a pool lets go first: those that other nodes have too. Decides only."""
 
+import heapq
+from collections import Counter
 from collections.abc import Sequence
 
 from shared.kv.block_tree import BlockPlace
@@ -9,20 +11,25 @@ from shared.kv.ids import BlockKey
 def spare_first(
     victims: Sequence[BlockPlace], num_copies: Sequence[int], count: int
 ) -> list[BlockKey]:
-    """Up to `count` of the next victims, those with copies elsewhere first, each before its parent.
+    """Up to `count` of the next victims, each before its parent, those with copies elsewhere first.
 
-    `victims` are in the order of the policy, every child before its parent and none left out. A
-    block stays for a child of it that stays, and the last copy goes only when the spare ones among
-    the victims do not make room enough.
+    `victims` are in the order of the policy, and all that is below one of them is among them. A
+    last copy goes only when no spare one of them can.
     """
-    kept_for_child: set[BlockKey] = set()
-    spare: list[BlockKey] = []
-    last: list[BlockKey] = []
-    for place, copies in zip(victims, num_copies, strict=True):
-        if copies > 0 and place.key not in kept_for_child:
-            spare.append(place.key)
-            continue
-        last.append(place.key)
-        if place.parent is not None:
-            kept_for_child.add(place.parent)
-    return [*spare, *last][:count]
+    index_of = {place.key: index for index, place in enumerate(victims)}
+    num_below = Counter(place.parent for place in victims)
+    ready = [
+        (num_copies[index] == 0, index)
+        for index, place in enumerate(victims)
+        if not num_below[place.key]
+    ]
+    heapq.heapify(ready)
+    chosen: list[BlockKey] = []
+    while ready and len(chosen) < count:
+        place = victims[heapq.heappop(ready)[1]]
+        chosen.append(place.key)
+        num_below[place.parent] -= 1
+        parent = None if place.parent is None else index_of.get(place.parent)
+        if parent is not None and not num_below[place.parent]:
+            heapq.heappush(ready, (num_copies[parent] == 0, parent))
+    return chosen
