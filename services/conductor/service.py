@@ -28,7 +28,7 @@ class ConductorService:
         self._log = logging.getLogger("moonpool.conductor")
         self._driver: Driver | None = None
         self._journal: JournalFile | None = None
-        self._replicating: Replicating | None = None
+        self.replicating: Replicating | None = None
 
     async def start(self, context: Context[ConductorSettings]) -> None:
         settings, bus = self._settings, context.bus
@@ -62,7 +62,7 @@ class ConductorService:
             context.id, context.bus, context.tasks, core, handlers.nodes, budget, monotonic_s,
             self._log,
         )  # fmt: skip
-        self._replicating = handlers.replicating = replicating
+        self.replicating = handlers.replicating = replicating
         assert handlers.driver is not None
         handlers.driver.on_placed = replicating.on_placed
         await context.bus.subscribe(subjects.CONDUCTOR_MISSES, Misses, replicating.on_misses)
@@ -76,8 +76,8 @@ class ConductorService:
     async def stop(self) -> None:
         if self._driver is not None:
             self._driver.stop()
-        if self._replicating is not None:
-            await self._replicating.stop()
+        if self.replicating is not None:
+            await self.replicating.stop()
         if self._journal is not None:
             await self._journal.flush()
 
