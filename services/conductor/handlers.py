@@ -1,5 +1,6 @@
 """Messages in, core calls, replies out."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,11 @@ from shared.scheduling.vocabulary import Refusal, Role
 
 MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
+TURN_TIMEOUT_S = 0.8
+"""With the time that a placement may take it is less than the gateway waits."""
+MAX_PLACING = 32
+"""Placements under way; more wait in order. All at once they would wait for one another's CPU until
+each of them was out of time, and none would see what the others brought."""
 
 
 class Handlers:
@@ -51,6 +57,7 @@ class Handlers:
         self.nodes: Heard[NodeReport] = Heard()
         self._gateways: Heard[GatewayReport] = Heard()
         self._replicas = Replicas(bus, self.nodes, self._models)
+        self._turns = asyncio.Semaphore(MAX_PLACING)
         self.driver: Driver | None = None
         self.replicating: Replicating | None = None
         self.journal: JournalFile | None = None
@@ -80,10 +87,27 @@ class Handlers:
     # --- questions -----------------------------------------------------------------------------
     async def place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
-        found = await self._match(message)
-        return await self.driver.place(
-            convert.request_of(message, found), convert.matches_of(found)
-        )
+        came_s = self._clock()
+        try:
+            async with asyncio.timeout(min(TURN_TIMEOUT_S, message.remaining_ms / 1e3)):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise ServiceError(
+                ErrorCode.OVERLOADED,
+                "this conductor has more to place than it can; try again",
+                is_retryable=True,
+                retry_after_s=1.0,
+            ) from None
+        try:
+            waited_ms = int((self._clock() - came_s) * 1e3)
+            left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
+            message = message.model_copy(update=left)
+            found = await self._match(message)
+            return await self.driver.place(
+                convert.request_of(message, found), convert.matches_of(found)
+            )
+        finally:
+            self._turns.release()
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
         found = await self._match(message)

@@ -50,11 +50,13 @@ class Conducting:
     async def state(self) -> StateReply:
         return await self.bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=2)
 
-    async def place(self, *, explain: bool = False, **changes: Any) -> PlaceReply:
+    async def place(
+        self, *, explain: bool = False, timeout_s: float = 5, **changes: Any
+    ) -> PlaceReply:
         ref = RequestRef(request_id=secrets.token_hex(4), gateway="g", gateway_incarnation="g-1")
         values = {"ref": ref, "model": "m", "num_tokens": 1_000, "max_tokens": 50} | changes
         subject = subjects.CONDUCTOR_EXPLAIN if explain else subjects.CONDUCTOR_PLACE
-        return await self.bus.request(subject, PlaceRequest(**values), PlaceReply, timeout_s=5)
+        return await self.bus.request(subject, PlaceRequest(**values), PlaceReply, timeout_s=timeout_s)
 
     async def placed(self, **changes: Any) -> Placement:
         reply = await self.place(**changes)
