@@ -56,6 +56,7 @@ class Driver:
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[PlaceAsked, asyncio.Future[PlaceReply]]] = {}
         self.on_placed: Callable[[PlaceAsked, PlacementDecision], None] = lambda _asked, _made: None
+        self.on_asked: Callable[[SendReserve], None] = lambda _effect: None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
 
@@ -93,6 +94,7 @@ class Driver:
     def _do(self, effect: Effect) -> None:
         match effect:
             case SendReserve():
+                self.on_asked(effect)
                 self._tasks.start_contained(self._reserve(effect), name="reserve")
             case SendRelease():
                 self._tasks.start_contained(self._release(effect), name="release")

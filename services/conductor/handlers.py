@@ -36,7 +36,7 @@ MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
 TURN_TIMEOUT_S = 0.8
 """With the time that a placement may take it is less than the gateway waits."""
-MAX_PLACING = 32
+MAX_PLACING = 16
 """Placements under way; more wait in order. All at once they would wait for one another's CPU until
 each of them was out of time, and none would see what the others brought."""
 
@@ -65,22 +65,22 @@ class Handlers:
     # --- plain subscriptions -------------------------------------------------------------------
     def on_instance(self, report: InstanceReport) -> None:
         self._instances.hear(report, self._clock())
-        self._feed(InstanceReported(convert.view_of(report)))
+        self.feed(InstanceReported(convert.view_of(report)))
 
     def on_node(self, report: NodeReport) -> None:
         self.nodes.hear(report, self._clock())
-        self._feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
+        self.feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
 
     def on_gateway(self, report: GatewayReport) -> None:
         self._gateways.hear(report, self._clock())
 
     def on_bill(self, bill: FinishedBill) -> None:
-        self._feed(convert.bill_of(bill))
+        self.feed(convert.bill_of(bill))
 
     def on_gone(self, role: Role, instance_id: str, incarnation: str) -> None:
         self._instances.forget(role, instance_id, incarnation)
 
-    def _feed(self, event: Any) -> None:
+    def feed(self, event: Any) -> None:
         assert self.driver is not None
         self.driver.feed(event)
 

@@ -4,6 +4,7 @@ import logging
 import random
 import secrets
 
+from services.conductor.asked_sharing import AskedSharing
 from services.conductor.convert import slo_of_ms
 from services.conductor.driver import Driver
 from services.conductor.handlers import Handlers
@@ -13,7 +14,7 @@ from services.conductor.replicating import Replicating
 from services.conductor.settings import ConductorSettings
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
-from shared.messages.conductor import Misses
+from shared.messages.conductor import Asked, Misses
 from shared.messages.reports import LEASE_S, GatewayReport, InstanceReport, NodeReport
 from shared.runtime.clock import monotonic_s
 from shared.runtime.lifecycle import Context
@@ -46,6 +47,10 @@ class ConductorService:
         handlers.journal = self._journal
         if settings.replication == "on":
             await self._start_replication(context, core, handlers)
+        asking = AskedSharing(context.id, bus, handlers.feed, self._log)
+        self._driver.on_asked = asking.on_asked
+        await bus.subscribe(subjects.CONDUCTOR_ASKED, Asked, asking.hear)
+        context.tasks.start_soon(asking.run(), name="asked")
         for role in ("prefill", "decode"):
             await bus.subscribe(subjects.report(role, "*"), InstanceReport, handlers.on_instance)
         await bus.subscribe(subjects.report("transfer", "*"), NodeReport, handlers.on_node)

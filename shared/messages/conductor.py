@@ -114,6 +114,25 @@ class ModelsReply(Message):
     models: list[ModelInfo] = []
 
 
+class AskedPromise(Part):
+    """One reservation that a conductor asks for."""
+
+    model: str
+    role: Literal["prefill", "decode"]
+    id: Token
+    incarnation: Token
+    num_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    cached_tokens: Annotated[int, Field(ge=0)] = 0
+
+
+class Asked(Message):
+    """Between conductors, every few milliseconds: a burst spreads as if there were one of them."""
+
+    conductor: Token
+    promises: list[AskedPromise] = []
+
+
 class MissedPrefix(Part):
     """Placements that ran where a cached prefix was not."""
 

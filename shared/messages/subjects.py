@@ -13,6 +13,7 @@ CONDUCTOR_EXPLAIN = f"{PREFIX}.conductor.explain"
 CONDUCTOR_STATE = f"{PREFIX}.conductor.state"
 CONDUCTOR_CHANGE_REPLICA = f"{PREFIX}.conductor.change_replica"
 CONDUCTOR_MODELS = f"{PREFIX}.conductor.models"
+CONDUCTOR_ASKED = f"{PREFIX}.conductor.asked"
 CONDUCTOR_MISSES = f"{PREFIX}.conductor.misses"
 
 # --- cache-index -------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from shared.scheduling.queue_discipline import (
     Waiting,
     make_discipline,
 )
+from shared.scheduling.replication import Replication, ReplicationSettings, miss_of
 from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     NO_SLO,
@@ -45,6 +46,7 @@ from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
 from shared.simulator.virtual_decode import VirtualDecode
 from shared.simulator.virtual_node import VirtualNode, transfer
 from shared.simulator.virtual_prefill import PrefillJob, VirtualPrefill
+from shared.simulator.virtual_replication import VirtualReplication
 
 MODEL = "simulated"
 INCARNATION = "1"
@@ -71,6 +73,8 @@ class ClusterSettings:
     slo: Slo = NO_SLO
     admission: AdmissionRule = DEFAULT_RULE
     is_learning: bool = True
+    replication: ReplicationSettings | None = None
+    """Copies ahead of need; None: only what requests fetch becomes a replica."""
     seed: int = 0
 
     @property
@@ -87,6 +91,7 @@ class _Request:
     keys: list[BlockKey]
     outcome: RequestOutcome
     decode: str = ""
+    asked: PlaceAsked | None = None
     decision: PlacementDecision | None = None
     fetched_bytes: int = 0
     fetch_s: float = 0.0
@@ -134,9 +139,18 @@ class SimulatedCluster:
             self.decodes[name] = VirtualDecode(name, hardware, self.loop)
         self._blank = blank_view(MODEL, INCARNATION, BLOCK_TOKENS, hardware)
         self._reported_s: float = -NEVER_S
+        self.replication = None if settings.replication is None else self._replication()
         self._requests: list[_Request] = []
         self._fetches = 0
         self._wasted_s = 0.0
+
+    def _replication(self) -> VirtualReplication:
+        assert self.settings.replication is not None
+        with_pools = {prefill.node.id: prefill.node for prefill in self.prefills.values()}
+        return VirtualReplication(
+            Replication(self.settings.replication), self.core, with_pools, INCARNATION,
+            self.settings.hardware, self.loop, self._report,
+        )  # fmt: skip
 
     def _add_node(self, name: str, pool_tokens: int) -> VirtualNode:
         policy = EVICTION_POLICIES[self.settings.eviction]()
@@ -182,10 +196,13 @@ class SimulatedCluster:
             max_tokens=max(1, trace.output_tokens),
             chain=b"".join(request.keys),
         )
-        self._feed(PlaceAsked(request.number, asked, self._matches(request.keys)))
+        request.asked = PlaceAsked(request.number, asked, self._matches(request.keys))
+        self._feed(request.asked)
         deadline_s = self.core.next_deadline_s()
         if deadline_s is not None and deadline_s <= now_s:
             self._feed(TimerFired())
+        if self.replication is not None:
+            self.replication.look()
         on_placed()
 
     def _matches(self, keys: Sequence[BlockKey]) -> tuple[NodeMatch, ...]:
@@ -251,6 +268,11 @@ class SimulatedCluster:
     # --- the life of a request -----------------------------------------------------------------
     def _start(self, request: _Request, decision: PlacementDecision) -> None:
         request.decision = decision
+        if self.replication is not None and request.asked is not None:
+            asked, cost = request.asked, self.core.learnt(MODEL).cost
+            miss = miss_of(asked.request, asked.matches, decision, cost)
+            if miss is not None:
+                self.replication.table.observe(miss, self.loop.now_s)
         now_s, winner = self.loop.now_s, decision.winner
         prefill = self.prefills[winner.prefill.id]
         outcome, num_tokens = request.outcome, request.trace.num_tokens

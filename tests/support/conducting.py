@@ -56,7 +56,9 @@ class Conducting:
         ref = RequestRef(request_id=secrets.token_hex(4), gateway="g", gateway_incarnation="g-1")
         values = {"ref": ref, "model": "m", "num_tokens": 1_000, "max_tokens": 50} | changes
         subject = subjects.CONDUCTOR_EXPLAIN if explain else subjects.CONDUCTOR_PLACE
-        return await self.bus.request(subject, PlaceRequest(**values), PlaceReply, timeout_s=timeout_s)
+        return await self.bus.request(
+            subject, PlaceRequest(**values), PlaceReply, timeout_s=timeout_s
+        )
 
     async def placed(self, **changes: Any) -> Placement:
         reply = await self.place(**changes)
