@@ -24,7 +24,12 @@ def siblings(num: int) -> list[TraceRequest]:
 
 def run(replication: ReplicationSettings | None) -> SimulatedCluster:
     cluster = SimulatedCluster(
-        ClusterSettings(paper_hardware().with_line_rate(50), num_prefills=6, num_decodes=2, replication=replication)
+        ClusterSettings(
+            paper_hardware().with_line_rate(50),
+            num_prefills=6,
+            num_decodes=2,
+            replication=replication,
+        )
     )
     cluster.run(siblings(60))
     return cluster
