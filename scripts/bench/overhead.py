@@ -1,17 +1,18 @@
 """What serving adds to computing: TTFT as the client sees it minus the engine's own time."""
 
-import json
+import asyncio
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from scripts.bench.bars import Bar, judged
+from scripts.bench.http_stream import HttpStream, HttpStreamError
 from shared.runtime.clock import monotonic_s
 
 TIMEOUT_S = 60.0
+NUM_WARM_UP = 10
+"""Requests that open connections and fill caches of code."""
 P50_GOAL_MS, P99_GOAL_MS = 5.0, 15.0
 
 
@@ -32,20 +33,35 @@ class Sample:
 
 
 async def measure(
-    base_url: str, model: str, *, num_requests: int, num_words: int, on_run: Callable[[int], None]
+    base_url: str,
+    model: str,
+    *,
+    num_requests: int,
+    num_words: int,
+    pause_s: float,
+    on_run: Callable[[int], None],
 ) -> list[Sample]:
-    """One request in flight at a time, all prompts different, nothing cached."""
+    """One request in flight at a time, all prompts different, nothing cached.
+
+    After each a pause: the cluster still cleans up, reports and learns when the client has its end.
+    """
     samples = []
-    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as http:
-        for number in range(num_requests + 1):
-            on_run(number)
-            sample = await _ask(http, base_url, model, f"Request {number}. " + "word " * num_words)
-            if number:  # the first opens connections
-                samples.append(sample)
+    try:
+        async with HttpStream(base_url) as http:
+            for number in range(num_requests + NUM_WARM_UP):
+                on_run(number)
+                prompt = f"Request {number}. " + "word " * num_words
+                async with asyncio.timeout(TIMEOUT_S):
+                    sample = await _ask(http, model, prompt)
+                if number >= NUM_WARM_UP:
+                    samples.append(sample)
+                await asyncio.sleep(pause_s)
+    except (OSError, EOFError, ValueError, TimeoutError, HttpStreamError) as error:
+        raise OverheadError(f"{type(error).__name__}: {error}") from None
     return samples
 
 
-async def _ask(http: httpx.AsyncClient, base_url: str, model: str, prompt: str) -> Sample:
+async def _ask(http: HttpStream, model: str, prompt: str) -> Sample:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -56,20 +72,11 @@ async def _ask(http: httpx.AsyncClient, base_url: str, model: str, prompt: str) 
     }
     first_s, compute_s = 0.0, None
     start_s = monotonic_s()
-    try:
-        async with http.stream(
-            "POST", f"{base_url}/v1/chat/completions", json=body, headers={"x-moonpool-bill": "1"}
-        ) as response:
-            if response.status_code != 200:
-                raise OverheadError(f"HTTP {response.status_code}: {await response.aread()!r}")
-            async for line in response.aiter_lines():
-                event = _event_of(line)
-                if not first_s and _has_text(event):
-                    first_s = monotonic_s()
-                if "moonpool" in event:
-                    compute_s = float(event["moonpool"]["bill"]["real"]["compute_s"])
-    except httpx.HTTPError as error:
-        raise OverheadError(f"{type(error).__name__}: {error}") from None
+    async for event in http.post("/v1/chat/completions", body, {"x-moonpool-bill": "1"}):
+        if not first_s and _has_text(event):
+            first_s = monotonic_s()
+        if "moonpool" in event:
+            compute_s = float(event["moonpool"]["bill"]["real"]["compute_s"])
     if not first_s or compute_s is None:
         raise OverheadError("the answer had no text or no bill")
     return Sample(first_s - start_s, compute_s)
@@ -77,15 +84,6 @@ async def _ask(http: httpx.AsyncClient, base_url: str, model: str, prompt: str) 
 
 def _has_text(event: dict[str, Any]) -> bool:
     return any(choice["delta"].get("content") for choice in event.get("choices", ()))
-
-
-def _event_of(line: str) -> dict[str, Any]:
-    """What one line of the stream says; nothing when it is no event."""
-    data = line.removeprefix("data: ")
-    if data == line or data == "[DONE]":
-        return {}
-    event: dict[str, Any] = json.loads(data)
-    return event
 
 
 def bars_of(samples: list[Sample]) -> list[Bar]:

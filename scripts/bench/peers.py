@@ -69,6 +69,7 @@ PEERS: dict[str, Peer] = {
             title="Mooncake transfer engine",
             packages=("mooncake-transfer-engine-non-cuda", "numpy"),
             check="mooncake.engine",
+            module=HERE / "peer_mooncake.py",
             about="needs the system's libibverbs (Debian: libibverbs1)",
         ),
         Peer(

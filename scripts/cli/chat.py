@@ -22,6 +22,10 @@ def chat(
     model: Annotated[str | None, typer.Option(help="Else the first one served.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     message: Annotated[str | None, typer.Option(help="Ask this once and end.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="MOONPOOL_API_KEY", help="Where the cluster wants one."),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     as_json: Annotated[
@@ -42,7 +46,8 @@ def chat(
         raise CommandError("--json needs --message", hint='moonpool chat --json --message "Hello"')
     target = find_target(url)
     base_url = DEFAULT_URL if target is None else target.base_url
-    with Client(base_url) as client:
+    key = api_key or ("" if target is None else target.admin_key)
+    with Client(base_url, key) as client:
         name = model or client.first_model()
         talk = Talk(client, name, max_tokens=max_tokens, temperature=temperature)
         if system:
@@ -67,10 +72,13 @@ def chat(
 class Client:
     """The few calls of the API that a chat needs, with errors that say what to do."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, api_key: str) -> None:
         self._base_url = base_url
         self._http = httpx.Client(
-            base_url=base_url, timeout=httpx.Timeout(300.0, connect=5.0), trust_env=False
+            base_url=base_url,
+            timeout=httpx.Timeout(300.0, connect=5.0),
+            trust_env=False,
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         )
 
     def __enter__(self) -> "Client":

@@ -16,7 +16,7 @@ import scripts.demo
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
-from scripts.cli.target import Target, find_target, need_nats
+from scripts.cli.target import Target, find_target
 from scripts.cli.up import check_model
 from scripts.demo.client import Asker, AskError
 from scripts.demo.plan import PlanError, plan
@@ -26,7 +26,6 @@ from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.options import DEFAULT_MODEL, ClusterOptions
 from scripts.launcher.readiness import ask_conductor
 from shared.messages.conductor import StateReply
-from shared.runtime.bus import Bus
 
 FOLDER = Path(scripts.demo.__file__).parent
 TABLE_WIDTH = 100
@@ -99,7 +98,7 @@ async def _demo(
             view.finish()
             if stopping.is_set():
                 return None
-            own = Target(cluster.base_url, cluster.nats_url, cluster.admin_key)
+            own = Target(cluster.base_url, cluster.nats_url, cluster.admin_key, cluster.nats_access)
             try:
                 return await first_of(stopping, _ask(own, text, questions, max_tokens))
             except CommandError as error:
@@ -115,7 +114,7 @@ async def _ask(target: Target, text: str, questions: Sequence[str], max_tokens: 
             "placing requests needs the cluster's admin key",
             hint="give it with --admin-key or MOONPOOL_ADMIN_KEY",
         )
-    state = await _state_of(need_nats(target))
+    state = await _state_of(target)
     if not state.models:
         raise CommandError("the cluster serves no model yet", hint="see `moonpool status`")
     async with AsyncExitStack() as stack:
@@ -145,12 +144,8 @@ async def _ask(target: Target, text: str, questions: Sequence[str], max_tokens: 
             raise CommandError(str(error), hint="see `moonpool status` and the logs") from None
 
 
-async def _state_of(nats_url: str) -> StateReply:
-    try:
-        async with asyncio.timeout(5):
-            bus = await Bus.connect(nats_url, name="demo")
-    except (TimeoutError, OSError):
-        raise CommandError(f"no NATS answers at {nats_url}") from None
+async def _state_of(target: Target) -> StateReply:
+    bus = await target.connect("demo")
     try:
         state = await ask_conductor(bus)
     finally:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from scripts.cli.index_prompt import chain_of_prompt
 from scripts.cli.output import CommandError, print_json
-from scripts.cli.target import find_target, need_nats
+from scripts.cli.target import find_target, need_target
 from scripts.index.asking import ChangedMeanwhile, IndexAsker, Source
 from scripts.index.verify import NodeComparison
 from scripts.index.verify import verify as compare
@@ -22,7 +22,6 @@ from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 
 T = TypeVar("T")
-CONNECT_TIMEOUT_S = 5.0
 PLACES = ("mirror", "redis", "pool")
 NatsOption = Annotated[
     str | None, typer.Option(help="NATS of the cluster; else the one that runs here.")
@@ -300,16 +299,10 @@ def _ask(nats: str | None, ask: Callable[[IndexAsker], Awaitable[T]]) -> T:
 
 
 def _on_bus(nats: str | None, ask: Callable[[Bus], Awaitable[T]]) -> T:
-    url = need_nats(find_target(nats=nats))
+    target = need_target(find_target(nats=nats))
 
     async def run() -> T:
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                bus = await Bus.connect(url, name="index")
-        except (TimeoutError, OSError):
-            raise CommandError(
-                f"no NATS answers at {url}", hint="is the cluster up? `moonpool up` starts one"
-            ) from None
+        bus = await target.connect("index")
         try:
             return await ask(bus)
         except ServiceError as error:

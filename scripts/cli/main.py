@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import bench, chat, demo, index, role, simulate, status, up
+from scripts.cli import (
+    bench,
+    chat,
+    credentials,
+    demo,
+    doctor,
+    index,
+    role,
+    simulate,
+    status,
+    up,
+)
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
@@ -22,7 +33,16 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up.up, chat.chat, demo.demo, status.status, role.role, simulate.simulate):
+for command in (
+    up.up,
+    chat.chat,
+    demo.demo,
+    status.status,
+    role.role,
+    doctor.doctor,
+    simulate.simulate,
+    credentials.credentials,
+):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(index.app, name="index")

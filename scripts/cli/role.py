@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 import typer
 
 from scripts.cli.output import CommandError, console, print_json
-from scripts.cli.target import find_target, need_nats
+from scripts.cli.target import Target, find_target, need_target
 from scripts.launcher.readiness import ask_conductor
 from shared.messages import subjects
 from shared.messages.common import Ok
@@ -47,8 +47,8 @@ def role(
     wanted = next((known for known in get_args(WorkerRole) if known == new_role), None)
     if wanted is None:
         raise CommandError(f"role {new_role!r} is none of {', '.join(get_args(WorkerRole))}")
-    url = need_nats(find_target(nats=nats))
-    reports = asyncio.run(_change(url, instance, wanted, timeout_s))
+    target = need_target(find_target(nats=nats))
+    reports = asyncio.run(_change(target, instance, wanted, timeout_s))
     if as_json:
         print_json(
             {"ok": True, "instances": [report.model_dump(mode="json") for report in reports]}
@@ -59,15 +59,9 @@ def role(
 
 
 async def _change(
-    nats_url: str, instance: str, wanted: WorkerRole, timeout_s: float
+    target: Target, instance: str, wanted: WorkerRole, timeout_s: float
 ) -> list[InstanceReport]:
-    try:
-        async with asyncio.timeout(5):
-            bus = await Bus.connect(nats_url, name="role")
-    except (TimeoutError, OSError):
-        raise CommandError(
-            f"no NATS answers at {nats_url}", hint="is the cluster up? `moonpool up` starts one"
-        ) from None
+    bus = await target.connect("role")
     try:
         before = _of(await ask_conductor(bus), instance)
         subject = subjects.instance(before[0].service, instance, "role")

@@ -8,14 +8,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.cli.output import CommandError, print_json
-from scripts.cli.target import find_target, need_nats
+from scripts.cli.output import print_json
+from scripts.cli.target import Target, find_target, need_target
 from scripts.launcher import readiness
 from shared.messages import subjects
 from shared.messages.common import Empty
 from shared.messages.conductor import StateReply
 from shared.messages.micro import MicroPing
-from shared.runtime.bus import Bus
 
 ROLES = ("gateway", "conductor", "cache-index", "transfer", "prefill", "decode")
 GATHER_S = 0.5
@@ -37,8 +36,7 @@ def status(
 
       moonpool status --nats nats://my-nats:4222
     """
-    url = need_nats(find_target(nats=nats))
-    processes, state = asyncio.run(_look(url))
+    processes, state = asyncio.run(_look(need_target(find_target(nats=nats))))
     problems = problems_of(processes, state)
     if as_json:
         print_json(_as_json(processes, state, problems))
@@ -47,14 +45,8 @@ def status(
     raise typer.Exit(1 if problems else 0)
 
 
-async def _look(nats_url: str) -> tuple[list[MicroPing], StateReply | None]:
-    try:
-        async with asyncio.timeout(5):
-            bus = await Bus.connect(nats_url, name="status")
-    except (TimeoutError, OSError):
-        raise CommandError(
-            f"no NATS answers at {nats_url}", hint="is the cluster up? `moonpool up` starts one"
-        ) from None
+async def _look(target: Target) -> tuple[list[MicroPing], StateReply | None]:
+    bus = await target.connect("status")
     try:
         processes = await bus.gather(subjects.MICRO_PING, Empty(), MicroPing, within_s=GATHER_S)
         state = await readiness.ask_conductor(bus)

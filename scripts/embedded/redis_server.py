@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from scripts.credentials.credential_set import CredentialSet
 from scripts.embedded.nats_server import HOST, wait_for_answer
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.ports import HeldPort
@@ -67,13 +68,20 @@ class RedisServer:
     name = "redis"
 
     def __init__(
-        self, folder: Path, *, binary: Path | None = None, is_cluster: bool = False
+        self,
+        folder: Path,
+        credentials: CredentialSet | None = None,
+        *,
+        binary: Path | None = None,
+        is_cluster: bool = False,
     ) -> None:
+        """`credentials`: its users only; without them everybody may do all."""
         folder.mkdir(parents=True, exist_ok=True)
         self._binary = binary or find_redis_server()
         self._port = HeldPort(HOST)
         self._cluster_port = HeldPort(HOST) if is_cluster else None
         self._folder = folder
+        self._credentials = credentials
 
     @property
     def cluster_port(self) -> int | None:
@@ -93,6 +101,8 @@ class RedisServer:
             "appendonly": "no",
             "daemonize": "no",
         }
+        if self._credentials is not None:
+            options["aclfile"] = str(self._credentials.redis_folder / "users.acl")
         if self._cluster_port is not None:
             options |= {
                 "cluster-enabled": "yes",
@@ -104,8 +114,10 @@ class RedisServer:
 
     async def wait_ready(self, *, timeout_s: float = 10.0) -> None:
         """Until it answers."""
+        # A stranger's question is refused, but answered.
+        answer = b"+PONG" if self._credentials is None else b"-NOAUTH"
         await wait_for_answer(
-            self.name, self._port.number, b"PING\r\n", b"+PONG", timeout_s=timeout_s
+            self.name, self._port.number, b"PING\r\n", answer, timeout_s=timeout_s
         )
 
     def close(self) -> None:

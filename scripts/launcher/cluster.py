@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import httpx
 
+from scripts.credentials.credential_set import CredentialSet, find_set, make_set
 from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher import readiness
@@ -24,7 +25,9 @@ from scripts.launcher.processes import Child, Exit, OnLine, ProcessSpec
 from scripts.launcher.readiness import Readiness
 from scripts.launcher.run_folder import RunFolder
 from scripts.launcher.supervisor import RestartPolicy, Supervisor
-from shared.runtime.bus import Bus
+from shared.runtime.bus import Bus, redacted
+from shared.runtime.nats_access import NatsAccess
+from shared.runtime.settings import CommonSettings, read_settings
 
 READY_TIMEOUT_S = 180.0
 LOOK_INTERVAL_S = 0.2
@@ -58,6 +61,7 @@ class LocalCluster:
         self._restart_policy = restart_policy
         self._stack = AsyncExitStack()
         self._servers: list[NatsServer | RedisServer] = []
+        self.credentials: CredentialSet | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -76,6 +80,13 @@ class LocalCluster:
         await self._stack.aclose()
 
     # --- what runs ---------------------------------------------------------------------------
+
+    @property
+    def nats_access(self) -> NatsAccess:
+        """The operator's: may do everything on the bus."""
+        if self.credentials is not None:
+            return self.credentials.operator()
+        return read_settings(CommonSettings).nats_access()
 
     @property
     def base_url(self) -> str:
@@ -151,7 +162,8 @@ class LocalCluster:
         ]
         for port in ports:
             self._stack.callback(port.release)
-        self.base_urls = [f"http://{reachable(options.host)}:{port.number}" for port in ports]
+        scheme = "http" if options.http_cert is None else "https"
+        self.base_urls = [f"{scheme}://{reachable(options.host)}:{port.number}" for port in ports]
         self.folder = RunFolder(options.run_dir, shared_bytes=options.nodes * options.pool_bytes)
         self._stack.callback(self._remove_folder)
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
@@ -164,7 +176,10 @@ class LocalCluster:
         )
         self._stack.push_async_callback(self._stop_all)
         await self._start_servers()
-        self._http = await self._stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        # Whether our own gateways are ready is asked on this machine: no name to verify.
+        self._http = await self._stack.enter_async_context(
+            httpx.AsyncClient(trust_env=False, verify=options.http_cert is None)
+        )
         await self._connect_bus()
         around = Surroundings(
             nats_url=self.nats_url,
@@ -172,6 +187,7 @@ class LocalCluster:
             shared_dir=self.folder.shared_dir,
             admin_key=self.admin_key,
             gateway_ports=tuple(port.number for port in ports),
+            credentials=self.credentials,
         )
         self._specs |= {spec.name: spec for spec in specs_of(options, around)}
         for member in self.names.members:
@@ -181,14 +197,20 @@ class LocalCluster:
         self._specs: dict[str, ProcessSpec] = {}
         self.nats_url = self.options.nats_url or ""
         self.redis_url = self.options.redis_url or ""
+        if self.options.credentials is not None:
+            self.credentials = await asyncio.to_thread(find_set, self.options.credentials)
+        elif not self.nats_url:
+            # A Redis that is given has users of its own.
+            folder, is_for_redis = self.folder.path / "credentials", not self.redis_url
+            self.credentials = await asyncio.to_thread(make_set, folder, is_for_redis=is_for_redis)
         if not self.nats_url:
-            nats = NatsServer(self.folder.path / "nats")
+            nats = NatsServer(self.folder.path / "nats", self.credentials)
             self.nats_url = nats.url
             await self._start_server(nats)
         if self.redis_url:
             await check_redis(self.redis_url)
         else:
-            redis = RedisServer(self.folder.path / "redis")
+            redis = RedisServer(self.folder.path / "redis", self.credentials)
             self.redis_url = redis.url
             await self._start_server(redis)
 
@@ -201,10 +223,12 @@ class LocalCluster:
     async def _connect_bus(self) -> None:
         try:
             async with asyncio.timeout(10):
-                self.bus = await Bus.connect(self.nats_url, name="launcher")
+                self.bus = await Bus.connect(
+                    self.nats_url, name="launcher", access=self.nats_access
+                )
         except (TimeoutError, OSError):
             raise LaunchError(
-                f"no NATS answers at {self.nats_url}",
+                f"no NATS answers at {redacted(self.nats_url)}",
                 hint="check --nats / MOONPOOL_NATS_URL, or leave it out to start one",
             ) from None
         self._stack.push_async_callback(self.bus.close)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.credentials.credential_set import CredentialSet
 from scripts.launcher.options import ClusterOptions
 from scripts.launcher.processes import ProcessSpec
 from scripts.launcher.readiness import Member
@@ -16,6 +17,15 @@ PER_PROCESS = (
     "MOONPOOL_NODE",
     "MOONPOOL_HEALTH_FILE",
     "MOONPOOL_ROLE",
+)
+# Replaced by a set of credentials, where there is one.
+CREDENTIALS = (
+    "MOONPOOL_NATS_USER",
+    "MOONPOOL_NATS_PASSWORD",
+    "MOONPOOL_NATS_CA",
+    "MOONPOOL_REDIS_USER",
+    "MOONPOOL_REDIS_PASSWORD",
+    "MOONPOOL_SECRETS_DIR",
 )
 
 
@@ -28,6 +38,7 @@ class Surroundings:
     shared_dir: Path
     admin_key: str
     gateway_ports: tuple[int, ...]
+    credentials: CredentialSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,8 @@ class _SpecMaker:
     def __init__(self, options: ClusterOptions, around: Surroundings) -> None:
         self._options = options
         self._around = around
-        self._base = {name: value for name, value in os.environ.items() if name not in PER_PROCESS}
+        left_out = PER_PROCESS if around.credentials is None else PER_PROCESS + CREDENTIALS
+        self._base = {name: value for name, value in os.environ.items() if name not in left_out}
 
     def make(self, service: str, name: str, own: Mapping[str, str]) -> ProcessSpec:
         options = self._options
@@ -133,14 +145,22 @@ class _SpecMaker:
             "MOONPOOL_INSTANCE_ID": name,
             "MOONPOOL_LOG_LEVEL": options.log_level,
             "MOONPOOL_DRAIN_TIMEOUT_S": str(options.drain_timeout_s),
+            **self._credentials(service),
             **own,
             **options.extra_env.get(service, {}),
             **options.extra_env.get(name, {}),
         }
         return ProcessSpec(name, (sys.executable, "-P", "-m", f"services.{service}"), env)
 
+    def _credentials(self, service: str) -> dict[str, str]:
+        found = self._around.credentials
+        return {} if found is None else found.environment(service.replace("_", "-"))
+
     def gateway(self, port: int) -> dict[str, str]:
+        options = self._options
+        tls = {"MOONPOOL_HTTP_CERT": options.http_cert, "MOONPOOL_HTTP_KEY": options.http_key}
         return {
+            **{name: str(path) for name, path in tls.items() if path is not None},
             "MOONPOOL_HTTP_HOST": self._options.host,
             "MOONPOOL_HTTP_PORT": str(port),
             "MOONPOOL_ADMIN_KEY": self._around.admin_key,

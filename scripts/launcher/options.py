@@ -28,6 +28,11 @@ class ClusterOptions:
     nats_url: str | None = None
     """A NATS that runs already; None starts one."""
     redis_url: str | None = None
+    credentials: Path | None = None
+    """A set made before, for servers that run already; None makes one for the servers it starts."""
+    http_cert: Path | None = None
+    http_key: Path | None = None
+    """Of the gateways; without them they speak plain HTTP."""
     pool_bytes: int = DEFAULT_POOL_BYTES
     decode_tokens: int = DEFAULT_DECODE_TOKENS
     dtype: str | None = None

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import psutil
 
+from shared.runtime.nats_access import NatsAccess
+from shared.runtime.tls import TlsFiles
+
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
@@ -19,6 +22,14 @@ class RunningCluster:
     nats_url: str
     admin_key: str
     run_dir: str
+    nats_user: str | None = None
+    nats_password: str | None = None
+    nats_ca: str | None = None
+
+    @property
+    def nats_access(self) -> NatsAccess:
+        tls = None if self.nats_ca is None else TlsFiles(Path(self.nats_ca))
+        return NatsAccess(self.nats_user, self.nats_password, tls)
 
 
 def state_dir() -> Path:
@@ -27,11 +38,23 @@ def state_dir() -> Path:
     return base / "moonpool" / "clusters"
 
 
-def describe(*, base_url: str, nats_url: str, admin_key: str, run_dir: Path) -> RunningCluster:
+def describe(
+    *, base_url: str, nats_url: str, admin_key: str, run_dir: Path, nats_access: NatsAccess
+) -> RunningCluster:
     """The state of a cluster that this very process runs."""
     pid = os.getpid()
     started_s = psutil.Process(pid).create_time()
-    return RunningCluster(pid, started_s, base_url, nats_url, admin_key, str(run_dir))
+    return RunningCluster(
+        pid,
+        started_s,
+        base_url,
+        nats_url,
+        admin_key,
+        str(run_dir),
+        nats_access.user,
+        nats_access.password,
+        None if nats_access.tls is None else str(nats_access.tls.ca),
+    )
 
 
 def path_of(pid: int) -> Path:

@@ -5,7 +5,7 @@ sets `is_up` first. Knows scripts, not what they are for.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -29,18 +29,22 @@ class StoreAway(Exception):
 
 
 class RedisConnection:
-    def __init__(self, url: str, *, is_cluster: bool) -> None:
+    def __init__(
+        self, url: str, *, is_cluster: bool, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """`options`: what the URL does not say (user, password, files of TLS)."""
         self.is_cluster = is_cluster
-        options: dict[str, Any] = {
+        every: dict[str, Any] = {
             "socket_timeout": TIMEOUT_S,
             "socket_connect_timeout": TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
+            **(options or {}),
         }
         self._client: Any = (
-            RedisCluster.from_url(url, **options)
+            RedisCluster.from_url(url, **every)
             if is_cluster
-            else redis.asyncio.Redis.from_url(url, **options)
+            else redis.asyncio.Redis.from_url(url, **every)
         )
         self._shas = {
             script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

@@ -43,8 +43,14 @@ class NodeRecord:
 
 
 class RedisStore:
-    def __init__(self, url: str, *, is_cluster: bool = False) -> None:
-        self.connection = RedisConnection(url, is_cluster=is_cluster)
+    def __init__(
+        self,
+        url: str,
+        *,
+        is_cluster: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.connection = RedisConnection(url, is_cluster=is_cluster, options=options)
         self.epoch = ""
         """Random; another one means that Redis lost what it had."""
         self.horizon = NUM_CLASSES

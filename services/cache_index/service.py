@@ -29,7 +29,11 @@ class CacheIndexService:
     def __init__(self, settings: CacheIndexSettings) -> None:
         self._url = settings.redis_url
         self._log = logging.getLogger("moonpool.cache-index")
-        self.store = RedisStore(settings.redis_url, is_cluster=settings.redis_cluster)
+        self.store = RedisStore(
+            settings.redis_url,
+            is_cluster=settings.redis_cluster,
+            options=settings.redis_options(),
+        )
         self._poked = asyncio.Event()
         self.mirror = Mirror(settings.index_memory_bytes)
         self.collector = Collector(

@@ -1,6 +1,6 @@
 """Between the wire and the words of the core, both ways. No decisions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
@@ -9,10 +9,12 @@ from shared.messages.common import (
     FetchSource,
     InstanceRef,
     NodeRef,
+    Replica,
     RequestRef,
+    Targets,
 )
 from shared.messages.conductor import Candidate as WireCandidate
-from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError, Targets
+from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError
 from shared.messages.index import MatchReply
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport
@@ -157,7 +159,7 @@ def reserve_of(effect: SendReserve) -> Reserve:
         max_tokens=request.max_tokens,
         cached_tokens=effect.cached_tokens,
         chain=request.chain if effect.role == "prefill" else b"",
-        source=_source(effect.source),
+        source=_sources(effect.sources),
         cache="on" if request.use_cache else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
@@ -174,8 +176,8 @@ def placed_reply(decision: PlacementDecision) -> PlaceReply:
         prefill=_instance(winner.prefill),
         decode=_instance(decision.decode),
         local_blocks=winner.local_blocks,
-        source=_source(winner.source),
-        decode_source=_source(decision.decode_source),
+        source=_sources(winner.sources),
+        decode_source=_sources([decision.decode_source] if decision.decode_source else []),
         predicted=_times(decision.predicted),
         policy=decision.policy,
     )
@@ -238,11 +240,18 @@ def _instance(view: InstanceView) -> InstanceRef:
     return InstanceRef(id=view.id, incarnation=view.incarnation, node=view.node)
 
 
-def _source(source: Source | None) -> FetchSource | None:
-    if source is None:
+def _sources(sources: Sequence[Source]) -> FetchSource | None:
+    """The first, with the others in it."""
+    if not sources:
         return None
-    node = NodeRef(id=source.node, incarnation=source.incarnation)
-    return FetchSource(node=node, num_blocks=source.num_blocks)
+    first, *others = (
+        Replica(
+            node=NodeRef(id=source.node, incarnation=source.incarnation),
+            num_blocks=source.num_blocks,
+        )
+        for source in sources
+    )
+    return FetchSource(node=first.node, num_blocks=first.num_blocks, others=others)
 
 
 def _times(times: PredictedTimes) -> Times:

@@ -128,8 +128,10 @@ class Handlers:
                 f"chain: {len(message.chain)} bytes are no whole keys of {KEY_BYTES}",
                 field="chain",
             )
+        if message.cache == "off" or not message.chain:
+            return MatchReply()
         root = next((m.root for m in self._models() if m.name == message.model), None)
-        if message.cache == "off" or not message.chain or root is None:
+        if root is None:
             return MatchReply()
         try:
             return await self._bus.request(

@@ -91,6 +91,7 @@ def core_settings_of(settings: ConductorSettings) -> CoreSettings:
     return CoreSettings(
         policy=settings.policy,
         balancing_threshold=settings.balancing_threshold,
+        max_sources=settings.max_sources,
         lease_s=LEASE_S,
         admission=settings.admission,
         slo=slo_of_ms(settings.ttft_slo_ms, settings.tbt_slo_ms),

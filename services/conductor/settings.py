@@ -23,6 +23,9 @@ class ConductorSettings(CommonSettings):
     balancing_threshold: float = Field(
         default=1.5, ge=1.0, description="fetch when the best match is so many times the local one"
     )
+    max_sources: int = Field(
+        default=2, ge=1, le=16, description="nodes that one prefix is fetched from at once"
+    )
     admission: AdmissionRule = Field(
         default=DEFAULT_RULE, description="what is refused when targets would be missed"
     )

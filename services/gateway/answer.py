@@ -1,21 +1,23 @@
-"""The answer of one request as its client reads it: text by pieces, then the bill."""
+"""The answer of one choice as its client reads it: text by pieces, then the bill."""
 
-from collections.abc import AsyncIterator
+import logging
 from dataclasses import dataclass
 
 from services.gateway.bills import Bills
 from services.gateway.errors import ApiError
 from services.gateway.job import Job
 from services.gateway.life_events import Fail, GiveTokens, StopMatched
-from services.gateway.prompts import Prompt
-from services.gateway.request_driver import RequestDriver
+from services.gateway.request_driver import Output, RequestDriver
 from services.gateway.request_record import RequestRecord
 from services.gateway.text_stream import TextStream
+from services.gateway.trace_context import trace_id
 from shared.messages.bill import FinishedBill
 from shared.messages.common import ErrorCode
 from shared.messages.tokens import FinishReason, TokenLogprobs
 from shared.runtime.clock import monotonic_s
 from shared.runtime.tasks import Tasks
+
+LOG = logging.getLogger("moonpool.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,12 @@ class Piece:
 
 
 class Answer:
-    """Owns the text side of one request. `close` must be called, whatever happened before."""
+    """Owns the text side of one choice. `close` must be called, whatever happened before."""
 
     def __init__(
         self,
         *,
         job: Job,
-        prompt: Prompt,
         driver: RequestDriver,
         record: RequestRecord,
         text: TextStream,
@@ -44,7 +45,6 @@ class Answer:
         tasks: Tasks,
     ) -> None:
         self.job = job
-        self.prompt = prompt
         self.record = record
         self.bill: FinishedBill | None = None
         self.num_tokens = 0
@@ -52,26 +52,40 @@ class Answer:
         self._text = text
         self._bills = bills
         self._tasks = tasks
+        self._end = ""
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """In order, the last one with the reason; raises ApiError when the request failed."""
-        while True:
-            output = await self._driver.outputs.get()
-            if isinstance(output, Fail):
-                raise ApiError.from_info(output.error)
-            if isinstance(output, GiveTokens):
-                if not self._text.is_stopped:
-                    yield self._piece(output)
-                continue
-            rest = self._text.finish()
-            reason: FinishReason = "stop" if self._text.is_stopped else output.reason
-            self._make_bill()
-            yield Piece(rest, (), reason)
-            return
+    def start(self) -> None:
+        self._driver.start()
+
+    def take(self, output: Output) -> Piece | None:
+        """What the client gets of it, the last one with the reason; raises ApiError on a failure.
+
+        None: tokens after a stop string are not the answer's.
+        """
+        if isinstance(output, Fail):
+            self._end = str(output.error.code)
+            raise ApiError.from_info(output.error)
+        if isinstance(output, GiveTokens):
+            return None if self._text.is_stopped else self._piece(output)
+        rest = self._text.finish()
+        reason: FinishReason = "stop" if self._text.is_stopped else output.reason
+        self._end = reason
+        self._make_bill()
+        return Piece(rest, (), reason)
 
     def close(self) -> None:
         """The client has all it will take; what still runs is cancelled."""
         self._driver.abandon(ErrorCode.CANCELLED, "the client has gone")
+        LOG.info(
+            "request %s trace %s: %s, %d prompt tokens, %d cached, %d answered, ttft %.3f s",
+            self.job.request_id,
+            trace_id(self.job.traceparent),
+            self._end or "client gone",
+            self.job.num_tokens,
+            self.record.cached_tokens,
+            self.num_tokens,
+            self.record.ttft_s,
+        )
 
     def _piece(self, given: GiveTokens) -> Piece:
         """Text up to a stop string; tokens after it are not the answer's."""
@@ -88,7 +102,7 @@ class Answer:
         return Piece(text, given.tokens[:num_used], logprobs=given.logprobs[:num_used])
 
     def _make_bill(self) -> None:
-        bill = self.record.bill(request_id=self.job.request_id, model=self.job.model)
+        bill = self.record.bill(self.job)
         if bill is None:
             return
         self.bill = bill

@@ -1,4 +1,4 @@
-"""Writes an Answer as HTTP, whole or as a stream of events, and notices when the client leaves."""
+"""Writes an answer as HTTP, whole or as a stream of events, and notices when the client leaves."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.answer import Answer
+from services.gateway.choices import Choices
 from services.gateway.errors import ApiError
 from services.gateway.generator import Generator
 from services.gateway.openai_responses import ResponseBuilder
@@ -26,16 +26,16 @@ class AnswerResponse(Response):
     """
 
     def __init__(
-        self, generator: Generator, answer: Answer, builder: ResponseBuilder, *, is_stream: bool
+        self, generator: Generator, choices: Choices, builder: ResponseBuilder, *, is_stream: bool
     ) -> None:
         self._generator = generator
-        self._answer = answer
+        self._choices = choices
         self._builder = builder
         self._is_stream = is_stream
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        left_s = max(0.0, self._answer.job.deadline_s - monotonic_s()) + SEND_GRACE_S
+        left_s = max(0.0, self._choices.first.job.deadline_s - monotonic_s()) + SEND_GRACE_S
         write = self._write_stream(send) if self._is_stream else self._write_whole(send, scope)
         try:
             async with asyncio.timeout(left_s):
@@ -43,11 +43,11 @@ class AnswerResponse(Response):
         except TimeoutError:
             return
         finally:
-            self._generator.finish(self._answer)
+            self._generator.finish(self._choices)
 
     async def _write_whole(self, send: Send, scope: Scope) -> None:
         try:
-            pieces = [piece async for piece in self._answer.pieces()]
+            pieces = [piece async for piece in self._choices.pieces()]
             response: Response = JSONResponse(self._builder.whole(pieces))
         except ApiError as error:
             response = error_response(error)
@@ -56,15 +56,16 @@ class AnswerResponse(Response):
     async def _write_stream(self, send: Send) -> None:
         is_started = False
         try:
-            async for piece in self._answer.pieces():
-                chunks = self._builder.chunks(piece, is_first=not is_started)
+            async for index, piece in self._choices.pieces():
+                chunks = self._builder.chunks(index, piece)
                 if not is_started:
                     await self._start_stream(send)
-                    opening = self._builder.first_chunk()
-                    chunks = [opening, *chunks] if opening is not None else chunks
                 is_started = True
                 if chunks:
                     await _send_body(send, b"".join(_event(chunk) for chunk in chunks))
+            last = self._builder.last_chunk()
+            if last is not None:
+                await _send_body(send, _event(last))
         except ApiError as error:
             if not is_started:
                 await error_response(error)({"type": "http"}, _no_more, send)

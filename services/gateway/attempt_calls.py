@@ -7,7 +7,7 @@ import numpy as np
 from services.gateway.job import Job
 from services.gateway.life_events import AskPlacement, CancelAttempt, Stage, StartRun
 from shared.messages import subjects
-from shared.messages.common import ErrorCode, InstanceRef, Ok, RequestRef
+from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, Ok, RequestRef
 from shared.messages.conductor import Placement, PlaceReply, PlaceRequest
 from shared.messages.decode import DecodeRun
 from shared.messages.prefill import Cancel, PrefillRun
@@ -39,8 +39,32 @@ class AttemptCalls:
             gateway_incarnation=self._incarnation,
         )
 
-    async def place(self, job: Job, ask: AskPlacement) -> Placement:
-        request = PlaceRequest(
+    async def place(self, job: Job, ask: AskPlacement) -> Placement | ErrorInfo:
+        """Where it shall run, or the conductor's refusal with the numbers it compared."""
+        reply = await self._bus.request(
+            subjects.CONDUCTOR_PLACE,
+            self.question(job, ask),
+            PlaceReply,
+            timeout_s=PLACE_TIMEOUT_S,
+        )
+        if reply.placement is not None:
+            return reply.placement
+        if reply.refusal is not None:
+            return refusal_of(reply)
+        raise ServiceError(ErrorCode.INTERNAL, "the conductor answered without a placement")
+
+    async def explain(self, job: Job) -> PlaceReply:
+        """What the conductor would decide now; nothing is promised."""
+        return await self._bus.request(
+            subjects.CONDUCTOR_EXPLAIN,
+            self.question(job, AskPlacement(0, ())),
+            PlaceReply,
+            timeout_s=PLACE_TIMEOUT_S,
+        )
+
+    def question(self, job: Job, ask: AskPlacement) -> PlaceRequest:
+        now_s = monotonic_s()
+        return PlaceRequest(
             ref=self.ref(job, ask.attempt),
             model=job.model,
             num_tokens=job.num_tokens,
@@ -50,16 +74,13 @@ class AttemptCalls:
             exclude=list(ask.exclude),
             prefill=job.prefill,
             decode=job.decode,
-            remaining_ms=job.remaining_ms(monotonic_s()),
+            policy=job.policy,
+            remaining_ms=job.remaining_ms(now_s),
+            ttft_slo_ms=None if ask.is_resume else job.ttft_left_ms(now_s),
+            tbt_slo_ms=job.tbt_slo_ms,
+            priority=job.priority,
+            traceparent=job.traceparent,
         )
-        reply = await self._bus.request(
-            subjects.CONDUCTOR_PLACE, request, PlaceReply, timeout_s=PLACE_TIMEOUT_S
-        )
-        if reply.placement is not None:
-            return reply.placement
-        if reply.refusal is not None:
-            raise ServiceError.from_info(reply.refusal)
-        raise ServiceError(ErrorCode.INTERNAL, "the conductor answered without a placement")
 
     async def run(self, job: Job, start: StartRun, stage: Stage) -> None:
         """Send the run to one stage; it has taken it when this returns."""
@@ -103,6 +124,8 @@ class AttemptCalls:
             reply_subject=self._reply_subject(job, start.attempt),
             remaining_ms=job.remaining_ms(monotonic_s()),
             is_resume=bool(start.given),
+            namespace=job.namespace,
+            traceparent=job.traceparent,
         )
 
     def _decode_run(self, job: Job, start: StartRun) -> DecodeRun:
@@ -120,7 +143,14 @@ class AttemptCalls:
             given_tokens=np.asarray(start.given, dtype="<i4").tobytes(),
             reply_subject=self._reply_subject(job, start.attempt),
             remaining_ms=job.remaining_ms(monotonic_s()),
+            traceparent=job.traceparent,
         )
 
     def _reply_subject(self, job: Job, attempt: int) -> str:
         return subjects.gateway_tokens(self._gateway, job.request_id, attempt)
+
+
+def refusal_of(reply: PlaceReply) -> ErrorInfo:
+    """The refusal in `reply` with what was predicted and what was allowed."""
+    assert reply.refusal is not None
+    return reply.refusal.model_copy(update={"targets": reply.targets})

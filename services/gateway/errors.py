@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.common import ErrorCode, ErrorInfo, Targets
 
 _STATUS: dict[ErrorCode, int] = {
     ErrorCode.BAD_REQUEST: 400,
@@ -55,6 +55,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        targets: Targets | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -62,6 +63,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
+        self.targets = targets
 
     @classmethod
     def from_info(cls, info: ErrorInfo) -> "ApiError":
@@ -73,22 +75,26 @@ class ApiError(Exception):
             param=_PARAM.get(info.field, info.field) if info.field is not None else None,
             code=_OPENAI_CODE.get(info.code, str(info.code)),
             retry_after_s=info.retry_after_s,
+            targets=info.targets,
         )
 
     @property
     def body(self) -> dict[str, Any]:
-        return {
-            "error": {
-                "message": self.message,
-                "type": self._type,
-                "param": self.param,
-                "code": self.code,
-            }
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": self._type,
+            "param": self.param,
+            "code": self.code,
         }
+        if self.targets is not None:
+            error["targets"] = targets_for_client(self.targets)
+        return {"error": error}
 
     @property
     def headers(self) -> dict[str, str]:
         """Retry-After in whole seconds wherever another try later makes sense."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
         if self.status not in (429, 503):
             return {}
         wait_s = self.retry_after_s if self.retry_after_s is not None else DEFAULT_RETRY_AFTER_S
@@ -98,6 +104,14 @@ class ApiError(Exception):
     def _type(self) -> str:
         fallback = "server_error" if self.status >= 500 else "invalid_request_error"
         return _TYPE.get(self.status, fallback)
+
+
+def targets_for_client(targets: Targets) -> dict[str, float | None]:
+    """In milliseconds, as a request gives its own targets."""
+    return {
+        name.removesuffix("_s") + "_ms": None if value is None else round(value * 1_000, 3)
+        for name, value in targets.model_dump().items()
+    }
 
 
 def bad_request(param: str | None, message: str, *, code: str | None = None) -> ApiError:

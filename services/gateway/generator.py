@@ -3,25 +3,28 @@
 import asyncio
 import random
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.gateway.answer import Answer
 from services.gateway.bills import Bills
+from services.gateway.callers import Callers, Tenant
+from services.gateway.choices import Choices, Emit
 from services.gateway.cluster_view import ClusterView
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, bad_request
 from services.gateway.job import Job
+from services.gateway.namespaces import namespace_of
 from services.gateway.openai_schema import ChatBody, CompletionBody
 from services.gateway.prompts import Prompt, PromptMaker
 from services.gateway.request_driver import DriverParts, RequestDriver
-from services.gateway.request_ids import RequestIds
 from services.gateway.request_life import RequestLife
+from services.gateway.request_options import RequestOptions
 from services.gateway.request_record import RequestRecord
 from services.gateway.request_trace import RequestTrace
 from services.gateway.sampling import sampling_of
 from services.gateway.text_stream import TextStream
 from shared.checkpoint.tokenizer import TextTokenizer
-from shared.messages.common import CacheMode, ErrorCode
-from shared.messages.conductor import ModelInfo
+from shared.messages.common import ErrorCode
+from shared.messages.conductor import ModelInfo, PlaceReply
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 
@@ -29,12 +32,11 @@ SEED_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
-class RequestOptions:
-    """What came beside the body."""
-
-    ids: RequestIds
-    cache: CacheMode | None  # None: as the body says
-    is_traced: bool
+class GeneratorLimits:
+    request_timeout_s: float
+    max_in_flight: int
+    shares_cache: bool
+    """Whether tenants find each other's blocks."""
 
 
 class Generator:
@@ -46,8 +48,9 @@ class Generator:
         view: ClusterView,
         prompts: PromptMaker,
         bills: Bills,
+        callers: Callers,
         model_names: frozenset[str],
-        request_timeout_s: float,
+        limits: GeneratorLimits,
     ) -> None:
         self._bus = bus
         self._parts = parts
@@ -55,9 +58,10 @@ class Generator:
         self._prompts = prompts
         self._bills = bills
         self._model_names = model_names
-        self._request_timeout_s = request_timeout_s
+        self._callers = callers
+        self._limits = limits
         self._drivers: dict[str, RequestDriver] = {}
-        self._num_preparing = 0
+        self._running: dict[Choices, Tenant] = {}
         self._is_draining = False
         self._none_in_flight = asyncio.Event()
         self._none_in_flight.set()
@@ -67,8 +71,14 @@ class Generator:
         return self._prompts.tokenizer
 
     @property
+    def model_names(self) -> list[str]:
+        """Names under which the model may be asked for."""
+        return sorted(self._model_names)
+
+    @property
     def num_in_flight(self) -> int:
-        return len(self._drivers) + self._num_preparing
+        """Choices that are prepared or run."""
+        return self._callers.num_in_flight
 
     def check_open(self) -> None:
         """Raises ApiError once the gateway drains."""
@@ -76,50 +86,88 @@ class Generator:
             message = "This gateway is draining; send the request again."
             raise ApiError(503, message, code="draining")
 
-    async def start(self, body: ChatBody | CompletionBody, options: RequestOptions) -> Answer:
-        """Tokenise and begin; raises ApiError. The caller must end with `finish(answer)`."""
+    async def start(self, body: ChatBody | CompletionBody, options: RequestOptions) -> Choices:
+        """Tokenise and begin; raises ApiError. The caller must end with `finish(choices)`."""
         self.check_open()
-        self._num_preparing += 1
+        tenant, num_choices = options.caller.tenant, body.num_choices
+        self._check_room(num_choices)
+        self._callers.take(tenant, num_choices)
         self._none_in_flight.clear()
         try:
-            return await self._start(body, options, monotonic_s())
-        finally:
-            self._num_preparing -= 1
+            choices = await self._prepared(body, options, monotonic_s())
+        except BaseException:
+            self._callers.give_back(tenant, num_choices)
             self._note_if_none()
+            raise
+        self._running[choices] = tenant
+        try:
+            choices.start()
+        except BaseException:
+            self.finish(choices)
+            raise
+        return choices
 
-    async def _start(
+    async def explain(
+        self, body: ChatBody | CompletionBody, options: RequestOptions
+    ) -> tuple[Job, PlaceReply]:
+        """What would be decided of this request now; nothing runs and nothing is promised."""
+        self.check_open()
+        received_s = monotonic_s()
+        model = self._model_for(body.model)
+        namespace = self._namespace(body, options)
+        prompts = await self._prompts.prompts(body, model, namespace)
+        if len(prompts) > 1:
+            raise bad_request("prompt", "Invalid 'prompt': only one can be explained at a time")
+        job = self._job(body, options, prompts[0], model, received_s, 0)
+        return job, await self._parts.calls.explain(job)
+
+    async def _prepared(
         self, body: ChatBody | CompletionBody, options: RequestOptions, received_s: float
-    ) -> Answer:
+    ) -> Choices:
         model = self._model_for(body.model)
         self._prompts.check_biases(body.biases)
-        if isinstance(body, ChatBody):
-            prompt = await self._prompts.chat(body, model)
-        else:
-            prompt = await self._prompts.completion(body, model)
-        job = self._job(body, options, prompt, model, received_s)
+        prompts = await self._prompts.prompts(body, model, self._namespace(body, options))
+
+        def make(index: int, emit: Emit) -> Answer:
+            prompt = prompts[index // body.num_each]
+            job = self._job(body, options, prompt, model, received_s, index)
+            if index % body.num_each:
+                # It may have waited for the first one: its time begins now, its deadline stays.
+                job = replace(job, received_s=monotonic_s())
+            return self._answer(body, options, job, emit)
+
+        def is_shareable(prompt: Prompt) -> bool:
+            return options.cache == "on" and prompt.num_tokens > model.grid_tokens
+
+        return Choices(make, prompts, num_each=body.num_each, shareable=is_shareable)
+
+    def _answer(
+        self,
+        body: ChatBody | CompletionBody,
+        options: RequestOptions,
+        job: Job,
+        emit: Emit,
+    ) -> Answer:
         eos = frozenset[int]() if body.ignore_eos else self._prompts.eos_token_ids
         life = RequestLife(
-            max_tokens=prompt.max_tokens,
+            max_tokens=job.sampling.max_tokens,
             eos_token_ids=eos,
             deadline_s=job.deadline_s,
             rng=random.Random(job.sampling.seed),
         )
-        record = RequestRecord(received_s=received_s, prompt_tokens=prompt.num_tokens)
+        record = RequestRecord(received_s=job.received_s, prompt_tokens=job.num_tokens)
         trace = RequestTrace(
             self._bus,
             self._parts.tasks,
             name=options.ids.trace_name,
-            request_id=job.request_id,
-            start_s=received_s,
+            job=job,
             is_on=options.is_traced,
         )
-        driver = RequestDriver(self._parts, job, life, record, trace)
+        driver = RequestDriver(self._parts, job, life, record, trace, emit)
         self._drivers[job.request_id] = driver
-        trace.say("tokenised", prompt_tokens=prompt.num_tokens, max_tokens=prompt.max_tokens)
-        driver.start()
+        trace.say("tokenised", prompt_tokens=job.num_tokens, max_tokens=job.sampling.max_tokens)
         return Answer(
             job=job,
-            prompt=prompt,
             driver=driver,
             record=record,
             text=TextStream(self._prompts.detokenizer(), body.stop),
@@ -127,10 +175,12 @@ class Generator:
             tasks=self._parts.tasks,
         )
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, choices: Choices) -> None:
         """The response is over, in whatever way."""
-        answer.close()
-        self._drivers.pop(answer.job.request_id, None)
+        choices.close()
+        for answer in choices.answers.values():
+            self._drivers.pop(answer.job.request_id, None)
+        self._callers.give_back(self._running.pop(choices), choices.num_choices)
         self._note_if_none()
 
     async def drain(self) -> None:
@@ -143,11 +193,25 @@ class Generator:
         for driver in list(self._drivers.values()):
             driver.abandon(ErrorCode.DRAINING, "this gateway stops; send the request again")
 
+    def _check_room(self, num_choices: int) -> None:
+        if self.num_in_flight + num_choices > self._limits.max_in_flight:
+            raise ApiError(
+                503,
+                f"This gateway has {self.num_in_flight} requests in flight and takes "
+                f"{self._limits.max_in_flight} at most; send this one a little later.",
+                code="too_many_requests_in_flight",
+            )
+
+    def _namespace(self, body: ChatBody | CompletionBody, options: RequestOptions) -> bytes:
+        tenant = "" if self._limits.shares_cache else options.caller.tenant.name
+        return namespace_of(tenant, body.cache_salt)
+
     def _note_if_none(self) -> None:
         if not self.num_in_flight:
             self._none_in_flight.set()
 
-    def _model_for(self, name: str) -> ModelInfo:
+    def check_model_name(self, name: str) -> None:
+        """Raises ApiError 404 for a model that is not served here."""
         if name not in self._model_names:
             raise ApiError(
                 404,
@@ -156,6 +220,9 @@ class Generator:
                 param="model",
                 code="model_not_found",
             )
+
+    def _model_for(self, name: str) -> ModelInfo:
+        self.check_model_name(name)
         if self._view.model is None:
             raise ApiError(503, f"Not ready: {self._view.missing}", code="no_instance")
         return self._view.model
@@ -167,20 +234,32 @@ class Generator:
         prompt: Prompt,
         model: ModelInfo,
         received_s: float,
+        index: int,
     ) -> Job:
-        seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
+        """Choices after the first have a name and a seed of their own."""
+        number = index % body.num_each
+        seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed + number
         placement = body.placement
+        suffix = f"-{index}" if index else ""
         return Job(
-            request_id=options.ids.request_id,
-            client_id=options.ids.client_id,
+            request_id=options.ids.request_id + suffix,
+            client_id=options.ids.client_id + suffix,
             model=model.name,
             packed_tokens=prompt.packed,
             num_tokens=prompt.num_tokens,
             chain=prompt.chain,
-            sampling=sampling_of(body, prompt.max_tokens, seed),
-            cache=options.cache or body.cache,
+            sampling=sampling_of(body, prompt.max_tokens, seed % 2**SEED_BITS),
+            cache=options.cache,
             prefill=placement.prefill if placement else None,
             decode=placement.decode if placement else None,
             received_s=received_s,
-            deadline_s=received_s + self._request_timeout_s,
+            deadline_s=received_s + self._limits.request_timeout_s,
+            namespace=self._namespace(body, options),
+            policy=body.policy,
+            priority=options.priority,
+            ttft_slo_ms=options.ttft_slo_ms,
+            tbt_slo_ms=options.tbt_slo_ms,
+            traceparent=options.traceparent,
+            tenant=options.caller.tenant.name,
+            user=body.user,
         )

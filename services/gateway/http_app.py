@@ -13,19 +13,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.gateway.answer_response import error_response
 from services.gateway.bills import Bills
 from services.gateway.errors import ApiError
-from services.gateway.openai_api import OpenAiApi
 from services.gateway.request_ids import make_ids
+from services.gateway.request_reader import RequestReader
 
 
 class HealthApi:
     """Three different questions. `is_connected`: to NATS; `missing`: what keeps us from serving."""
 
     def __init__(
-        self, *, is_connected: Callable[[], bool], missing: Callable[[], str], bills: Bills
+        self,
+        *,
+        is_connected: Callable[[], bool],
+        missing: Callable[[], str],
+        bills: Bills,
+        reader: RequestReader,
     ) -> None:
         self._is_connected = is_connected
         self._missing = missing
         self._bills = bills
+        self._reader = reader
 
     @property
     def routes(self) -> list[Route]:
@@ -52,9 +58,11 @@ class HealthApi:
         raise ApiError(503, f"Not ready: {missing}.", code="not_ready")
 
     async def bill(self, request: Request) -> Response:
+        """A tenant sees its own bills; the admin key shows all."""
+        caller = self._reader.caller(request)
         request_id = request.path_params["request_id"]
         bill = self._bills.get(request_id)
-        if bill is None:
+        if bill is None or not (caller.is_admin or bill.tenant == caller.tenant.name):
             message = f"No bill of '{request_id}' here: not finished, too old, or another gateway's"
             raise ApiError(404, message, param="request_id", code="bill_not_found")
         return JSONResponse(bill.model_dump(mode="json", exclude={"v"}))
@@ -87,7 +95,7 @@ class WithRequestId:
         await self._app(scope, receive, send_with_id)
 
 
-def build_app(openai_api: OpenAiApi, health_api: HealthApi) -> ASGIApp:
+def build_app(routes: list[Route]) -> ASGIApp:
     async def on_api_error(_: Request, error: Exception) -> Response:
         if not isinstance(error, ApiError):
             raise error
@@ -112,7 +120,7 @@ def build_app(openai_api: OpenAiApi, health_api: HealthApi) -> ASGIApp:
 
     return WithRequestId(
         Starlette(
-            routes=[*openai_api.routes, *health_api.routes],
+            routes=routes,
             exception_handlers={
                 ApiError: on_api_error,
                 HTTPException: on_http_error,

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -33,10 +35,17 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Owns the listening socket."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        cert: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
         self._host = host
-        self._socket = _listen(host, port)
-        self.port = int(self._socket.getsockname()[1])
+        self._scheme = "http" if cert is None else "https"
         config = uvicorn.Config(
             app,
             http="httptools",
@@ -49,14 +58,19 @@ class HttpServer:
             date_header=False,
             server_header=False,
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            ssl_certfile=cert,
+            ssl_keyfile=key,
         )
+        _load_tls(config, cert, key)
+        self._socket = _listen(host, port)
+        self.port = int(self._socket.getsockname()[1])
         self._server = _Server(config)
         self._stopped = asyncio.Event()
 
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
 
     async def run(self) -> None:
         """Serve until `stop`; a task of the service."""
@@ -73,6 +87,17 @@ class HttpServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S + 1):
                 await self._stopped.wait()
+
+
+def _load_tls(config: uvicorn.Config, cert: Path | None, key: Path | None) -> None:
+    """Now, so that wrong files are said by their settings before anything is served."""
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise ServiceError(
+            ErrorCode.BAD_REQUEST,
+            f"MOONPOOL_HTTP_CERT={cert}, MOONPOOL_HTTP_KEY={key}: cannot be used: {error}",
+        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

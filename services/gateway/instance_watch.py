@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.gateway.incarnation_order import IncarnationOrder
 from services.gateway.life_events import InstanceLost, InstanceReported
 from shared.messages import subjects
 from shared.messages.common import InstanceRef
@@ -36,12 +37,14 @@ class InstanceWatch:
         self._bus = bus
         self._tasks = tasks
         self._watched: dict[Key, _Watched] = {}
+        self._order = IncarnationOrder()
         self._reconnected_s = float("-inf")
         self._bus_heard_s = monotonic_s()
         bus.on_reconnect(self._on_reconnect)
 
     def hold(self, service: str, instance: InstanceRef, listener: Listener) -> None:
         key = (service, instance.id, instance.incarnation)
+        self._order.note(*key)
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(heard_s=monotonic_s())
@@ -59,9 +62,15 @@ class InstanceWatch:
         self._bus_heard_s = monotonic_s()
 
     def on_report(self, report: InstanceReport) -> None:
-        """A report keeps its incarnation alive and ends every other one under the same id."""
+        """A report keeps its incarnation alive and ends every older one under the same id.
+
+        Reports may come late: one of an old incarnation says nothing against a newer one.
+        """
+        self._order.note(report.service, report.id, report.incarnation)
         for key in [k for k in self._watched if k[:2] == (report.service, report.id)]:
             if key[2] != report.incarnation:
+                if self._order.is_older(*key[:2], report.incarnation, key[2]):
+                    continue
                 self._lose(key, f"{report.id} was started anew", is_replaced=True)
                 continue
             watched = self._watched[key]
@@ -96,10 +105,14 @@ class InstanceWatch:
             if is_bus_silent or not self._bus.is_connected:
                 watched.heard_s = monotonic_s()  # we are cut off, not they
         else:
-            if reply.incarnation != incarnation:
+            is_own = reply.incarnation == incarnation
+            if not is_own and not self._order.is_older(
+                service, instance_id, reply.incarnation, incarnation
+            ):
                 self._lose(key, f"{instance_id} was started anew", is_replaced=True)
                 return
-            watched.heard_s = monotonic_s()
+            if is_own:
+                watched.heard_s = monotonic_s()
         if monotonic_s() - watched.heard_s > LEASE_S:
             self._lose(key, f"{instance_id} is silent", is_replaced=False)
 

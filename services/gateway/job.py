@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from services.gateway.body_parts import Priority
 from shared.messages.common import CacheMode, Sampling
+
+LEAST_TARGET_MS = 0.001
+"""A target that has passed already: nobody keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,20 @@ class Job:
     decode: str | None
     received_s: float
     deadline_s: float
+    namespace: bytes = b""
+    policy: str | None = None
+    priority: Priority = "normal"
+    ttft_slo_ms: float | None = None
+    tbt_slo_ms: float | None = None
+    traceparent: str = ""
+    tenant: str = ""
+    user: str | None = None
+
+    def ttft_left_ms(self, now_s: float) -> float | None:
+        """What the way here left of the target for token 0."""
+        if self.ttft_slo_ms is None:
+            return None
+        return max(LEAST_TARGET_MS, self.ttft_slo_ms - (now_s - self.received_s) * 1_000)
 
     def remaining_ms(self, now_s: float) -> int:
         return max(0, int((self.deadline_s - now_s) * 1_000))

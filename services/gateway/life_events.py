@@ -90,6 +90,8 @@ Event = (
 class AskPlacement:
     attempt: int
     exclude: tuple[str, ...]
+    is_resume: bool = False
+    """The client has tokens already: a target for the first one says nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)

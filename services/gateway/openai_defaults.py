@@ -5,11 +5,7 @@ A client may send these values (its library often does); any other value is refu
 
 from typing import Any
 
-_SHARED: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
-}
 CHAT_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    **_SHARED,
     "response_format": (None, {"type": "text"}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -29,9 +25,8 @@ CHAT_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "safety_identifier": (None,),
 }
 COMPLETION_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    **_SHARED,
     "best_of": (None, 1),
-    "echo": (None, False),
+    "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
 }
 # What libraries add when an assistant's answer is sent back as a message.

@@ -1,10 +1,12 @@
 """Builds the JSON of answers: whole ones and the chunks of streams, for chat and completions."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from services.gateway.answer import Answer, Piece
+from services.gateway.answer import Piece
+from services.gateway.choices import Choices
 from services.gateway.openai_logprobs import ChatLogprobs, CompletionLogprobs
 from services.gateway.request_record import bill_for_client
 from shared.checkpoint.tokenizer import TextTokenizer
@@ -72,94 +74,127 @@ class CompletionFormat:
         return CompletionLogprobs(tokenizer)
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseWishes:
+    """What the client wants to be told, and how."""
+
+    model: str
+    includes_usage: bool
+    returns_token_ids: bool
+    shows_bill: bool
+    tokenizer: TextTokenizer
+
+
 class ResponseBuilder:
     """The objects of one answer; all share id and creation time."""
 
     def __init__(
-        self,
-        answer: Answer,
-        response_format: ResponseFormat,
-        *,
-        model: str,
-        includes_usage: bool,
-        returns_token_ids: bool,
-        shows_bill: bool,
-        tokenizer: TextTokenizer,
+        self, choices: Choices, response_format: ResponseFormat, wishes: ResponseWishes
     ) -> None:
-        self._answer = answer
+        self._choices = choices
         self._format = response_format
-        self._includes_usage = includes_usage
-        self._returns_token_ids = returns_token_ids
-        self._shows_bill = shows_bill
-        wants_logprobs = answer.job.sampling.top_logprobs is not None
-        self._logprobs = response_format.logprobs(tokenizer) if wants_logprobs else None
+        self._wishes = wishes
+        job = choices.first.job
+        self._logprobs: list[ChatLogprobs | CompletionLogprobs] = []
+        if job.sampling.top_logprobs is not None:
+            self._logprobs = [
+                response_format.logprobs(wishes.tokenizer) for _ in range(choices.num_choices)
+            ]
+        self._opened: set[int] = set()
         self._head = {
-            "id": response_format.id_prefix + answer.job.request_id,
+            "id": response_format.id_prefix + job.request_id,
             "created": int(datetime.now(UTC).timestamp()),
-            "model": model,
+            "model": wishes.model,
         }
 
     @property
     def usage(self) -> dict[str, Any]:
-        prompt_tokens = self._answer.prompt.num_tokens
-        completion_tokens = self._answer.num_tokens
+        """A prompt counts once; what of it was cached is as its first choice found it."""
+        prompt_tokens = sum(prompt.num_tokens for prompt in self._choices.prompts)
+        completion_tokens = self._choices.num_tokens
+        cached_tokens = self._choices.num_cached_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self._answer.record.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[tuple[int, Piece]]) -> dict[str, Any]:
+        numbers = range(self._choices.num_choices)
+        body = {
+            **self._head,
+            "object": self._format.object_name,
+            "choices": [
+                self._whole_choice(number, [piece for index, piece in pieces if index == number])
+                for number in numbers
+            ],
+            "usage": self.usage,
+        }
+        return {**body, **self._prompt_ids(0), **self._bill(0)}
+
+    def chunks(self, index: int, piece: Piece) -> list[dict[str, Any]]:
+        """The chunks of one piece of a choice, in order; none when it says nothing."""
+        chunks = [] if self._opened else self._opening_chunks()
+        opening = {} if self._opened or chunks else self._prompt_ids(index)
+        text = piece.text
+        if index not in self._opened:
+            self._opened.add(index)
+            text = self._choices.prompt_of(index).echoed + text
+        tells_tokens = self._wishes.returns_token_ids or bool(self._logprobs)
+        if text or (piece.token_ids and tells_tokens):
+            choice = self._choice(
+                index,
+                self._format.delta_choice(text),
+                token_ids=list(piece.token_ids),
+                logprobs=piece.logprobs,
+            )
+            chunks.append(self._chunk([choice], opening))
+        if piece.finish_reason is not None:
+            last = self._choice(
+                index, self._format.last_choice(), finish_reason=piece.finish_reason
+            )
+            is_end = self._choices.num_choices == 1 and not self._wishes.includes_usage
+            bill = self._bill(index) if is_end else {}
+            chunks.append(self._chunk([last | self._own_bill(index)], bill))
+        return chunks
+
+    def _opening_chunks(self) -> list[dict[str, Any]]:
+        """Of all choices in order before any text: OpenAI's helpers count on it."""
+        first = self._format.first_choice()
+        if first is None:
+            return []
+        return [
+            self._chunk([self._choice(number, first)], {} if number else self._prompt_ids(0))
+            for number in range(self._choices.num_choices)
+        ]
+
+    def last_chunk(self) -> dict[str, Any] | None:
+        """The usage of the whole request, when it is wanted."""
+        if not self._wishes.includes_usage:
+            return None
+        return {**self._chunk([], self._bill(0)), "usage": self.usage}
+
+    def _chunk(self, choices: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
+        chunk = {**self._head, "object": self._format.chunk_object_name, "choices": choices}
+        if self._wishes.includes_usage:
+            chunk["usage"] = None
+        return {**chunk, **more}
+
+    def _whole_choice(self, index: int, pieces: Sequence[Piece]) -> dict[str, Any]:
+        text = self._choices.prompt_of(index).echoed + "".join(piece.text for piece in pieces)
         choice = self._choice(
-            self._format.whole_choice("".join(piece.text for piece in pieces)),
+            index,
+            self._format.whole_choice(text),
             finish_reason=pieces[-1].finish_reason,
             token_ids=[token for piece in pieces for token in piece.token_ids],
             logprobs=[one for piece in pieces for one in piece.logprobs],
         )
-        body = {
-            **self._head,
-            "object": self._format.object_name,
-            "choices": [choice],
-            "usage": self.usage,
-        }
-        return {**body, **self._prompt_ids(), **self._bill()}
-
-    def first_chunk(self) -> dict[str, Any] | None:
-        """What opens the stream; None when there is nothing to say yet."""
-        choice = self._format.first_choice()
-        if choice is None:
-            return None
-        return self._chunk([self._choice(choice)], self._prompt_ids())
-
-    def chunks(self, piece: Piece, *, is_first: bool) -> list[dict[str, Any]]:
-        """The chunks of one piece, in order; none when it says nothing."""
-        chunks: list[dict[str, Any]] = []
-        tells_tokens = self._returns_token_ids or self._logprobs is not None
-        if piece.text or (piece.token_ids and tells_tokens):
-            choice = self._choice(
-                self._format.delta_choice(piece.text),
-                token_ids=list(piece.token_ids),
-                logprobs=piece.logprobs,
-            )
-            is_opening = is_first and self._format.first_choice() is None
-            chunks.append(self._chunk([choice], self._prompt_ids() if is_opening else {}))
-        if piece.finish_reason is not None:
-            last = self._choice(self._format.last_choice(), finish_reason=piece.finish_reason)
-            bill = {} if self._includes_usage else self._bill()
-            chunks.append(self._chunk([last], bill))
-            if self._includes_usage:
-                chunks.append({**self._chunk([], self._bill()), "usage": self.usage})
-        return chunks
-
-    def _chunk(self, choices: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
-        chunk = {**self._head, "object": self._format.chunk_object_name, "choices": choices}
-        if self._includes_usage:
-            chunk["usage"] = None
-        return {**chunk, **more}
+        return choice | self._own_bill(index)
 
     def _choice(
         self,
+        index: int,
         content: dict[str, Any],
         *,
         finish_reason: str | None = None,
@@ -167,20 +202,27 @@ class ResponseBuilder:
         logprobs: Sequence[TokenLogprobs] = (),
     ) -> dict[str, Any]:
         written = None
-        if self._logprobs is not None and token_ids and len(logprobs) == len(token_ids):
-            written = self._logprobs.write(token_ids, logprobs)
-        choice = {"index": 0, **content, "logprobs": written, "finish_reason": finish_reason}
-        if self._returns_token_ids and token_ids is not None:
+        if self._logprobs and token_ids and len(logprobs) == len(token_ids):
+            written = self._logprobs[index].write(token_ids, logprobs)
+        choice = {"index": index, **content, "logprobs": written, "finish_reason": finish_reason}
+        if self._wishes.returns_token_ids and token_ids is not None:
             choice["token_ids"] = token_ids
+            if len(self._choices.prompts) > 1:
+                choice |= {"prompt_token_ids": self._choices.prompt_of(index).token_ids}
         return choice
 
-    def _prompt_ids(self) -> dict[str, Any]:
-        if not self._returns_token_ids:
+    def _prompt_ids(self, index: int) -> dict[str, Any]:
+        """Beside the choices where there is one prompt, else in each of them."""
+        if not self._wishes.returns_token_ids or len(self._choices.prompts) > 1:
             return {}
-        return {"prompt_token_ids": self._answer.prompt.token_ids}
+        return {"prompt_token_ids": self._choices.prompt_of(index).token_ids}
 
-    def _bill(self) -> dict[str, Any]:
-        bill = self._answer.bill
-        if not self._shows_bill or bill is None:
+    def _own_bill(self, index: int) -> dict[str, Any]:
+        """Of one choice among several."""
+        return self._bill(index) if self._choices.num_choices > 1 else {}
+
+    def _bill(self, index: int) -> dict[str, Any]:
+        bill = self._choices.answers[index].bill
+        if not self._wishes.shows_bill or bill is None:
             return {}
         return {"moonpool": bill_for_client(bill)}

@@ -1,47 +1,36 @@
-"""The HTTP bodies clients may send. What is not understood is refused by name, never ignored."""
+"""The HTTP bodies that ask for text. What is not understood is refused by name, never ignored."""
 
-import json
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from services.gateway.errors import ApiError, bad_request
-from services.gateway.openai_defaults import (
-    CHAT_DEFAULTS,
-    COMPLETION_DEFAULTS,
-    MESSAGE_DEFAULTS,
-    without_defaults,
+from services.gateway.body_parsing import fields_of, parse_fields
+from services.gateway.body_parts import (
+    MAX_CHOICES,
+    Biases,
+    Flag,
+    NumTop,
+    Penalty,
+    PlacementBody,
+    Priority,
+    Stops,
+    StreamOptions,
+    TargetMs,
+    WithMessages,
+    WithSalt,
 )
+from services.gateway.openai_defaults import CHAT_DEFAULTS, COMPLETION_DEFAULTS
 
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1_024
-MAX_BIASES = 1_024
-MAX_TOP_LOGPROBS = 20
-Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
-Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
-NumTop = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
-Body = TypeVar("Body", bound="GenerationBody")
+MAX_PROMPTS = 64
+COMPLETION_TOKENS = 16
+"""OpenAI's default for plain completions."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class StreamOptions(_Strict):
-    include_usage: bool = False
-
-
-class PlacementBody(_Strict):
-    """Insists on instances by id; needs the admin key."""
-
-    prefill: str | None = None
-    decode: str | None = None
-
-
-class GenerationBody(_Strict):
+class GenerationBody(WithSalt):
     """What chat and plain completions share."""
 
     model: Annotated[str, Field(min_length=1)]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -50,46 +39,20 @@ class GenerationBody(_Strict):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
-    logit_bias: dict[str, Bias] = {}
+    logit_bias: Biases = {}
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: list[str] = []
-    stream: bool = False
+    stop: Stops = []
+    stream: Flag = False
     stream_options: StreamOptions | None = None
-    user: str | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
     cache: Literal["on", "off"] = "on"
     placement: PlacementBody | None = None
-    return_token_ids: bool = False
-    ignore_eos: bool = False
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _stop_as_list(cls, value: Any) -> Any:
-        stops = [] if value is None else [value] if isinstance(value, str) else value
-        if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-            raise ValueError("must be a string or a list of strings")
-        if len(stops) > MAX_STOPS:
-            raise ValueError(f"at most {MAX_STOPS} stop strings, got {len(stops)}")
-        if any(not 1 <= len(stop) <= MAX_STOP_CHARS for stop in stops):
-            raise ValueError(f"each stop string must have 1 to {MAX_STOP_CHARS} characters")
-        return stops
-
-    @field_validator("logit_bias", mode="before")
-    @classmethod
-    def _biases_by_token(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        if isinstance(value, dict) and len(value) > MAX_BIASES:
-            raise ValueError(f"at most {MAX_BIASES} tokens, got {len(value)}")
-        if isinstance(value, dict):
-            for key in value:
-                if not (key.isascii() and key.isdecimal() and len(key) < 10):
-                    raise ValueError(f"{key!r} is not a token id")
-        return value
-
-    @field_validator("stream", "return_token_ids", "ignore_eos", mode="before")
-    @classmethod
-    def _null_is_false(cls, value: Any) -> Any:
-        return False if value is None else value
+    policy: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    priority: Priority | None = None
+    ttft_slo_ms: TargetMs | None = None
+    tbt_slo_ms: TargetMs | None = None
+    return_token_ids: Flag = False
+    ignore_eos: Flag = False
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> Self:
@@ -98,9 +61,28 @@ class GenerationBody(_Strict):
         return self
 
     @property
+    def num_each(self) -> int:
+        """Choices of a prompt."""
+        return self.n or 1
+
+    @property
+    def num_choices(self) -> int:
+        return self.num_each
+
+    @property
     def num_top_logprobs(self) -> int | None:
         """None: no log probabilities are wanted."""
         raise NotImplementedError
+
+    @property
+    def answer_limit(self) -> int | None:
+        """None: as many tokens as the deployment gives an answer."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether each answer starts with the prompt."""
+        return False
 
     @property
     def biases(self) -> list[tuple[int, float]]:
@@ -110,37 +92,15 @@ class GenerationBody(_Strict):
     def includes_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-
-class ChatMessage(_Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_defaults(cls, value: Any) -> Any:
-        return without_defaults(value, MESSAGE_DEFAULTS) if isinstance(value, dict) else value
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _join_parts(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        for number, part in enumerate(value):
-            if not isinstance(part, dict) or part.get("type") != "text":
-                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise ValueError(f"part {number} is {kind!r}: only text parts are supported")
-            if set(part) != {"type", "text"} or not isinstance(part["text"], str):
-                raise ValueError(f"part {number} must have exactly type and text (a string)")
-        return "".join(part["text"] for part in value)
-
-    def as_template_input(self) -> dict[str, str]:
-        """For the chat template; `developer` is the newer name of `system`."""
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.content}
+    @property
+    def admin_field(self) -> str | None:
+        """The field that steers the cluster, if there is one."""
+        if self.placement is not None:
+            return "placement"
+        return None if self.policy is None else "policy"
 
 
-class ChatBody(GenerationBody):
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+class ChatBody(GenerationBody, WithMessages):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: NumTop | None = None
@@ -167,81 +127,83 @@ class ChatBody(GenerationBody):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
+def _prompts(value: Any) -> Any:
+    """A list of prompts from one prompt or several."""
+    is_several = isinstance(value, list) and value and isinstance(value[0], str | list)
+    prompts = value if is_several else [value]
+    if len(prompts) > MAX_PROMPTS:
+        raise ValueError(f"at most {MAX_PROMPTS} prompts, got {len(prompts)}")
+    for prompt in prompts:
+        is_text = isinstance(prompt, str) and prompt
+        is_ids = isinstance(prompt, list) and prompt and all(type(one) is int for one in prompt)
+        if not is_text and not is_ids:
+            raise ValueError("must be a string or a list of token ids, or several, and not empty")
+    return prompts
+
+
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+
+
+def _several(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema, "minItems": 1, "maxItems": MAX_PROMPTS}
+
+
+Prompts = Annotated[
+    list[str | list[int]],
+    BeforeValidator(_prompts),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, _several(_TEXT), _several(_IDS)]}),
+]
+
+
 class CompletionBody(GenerationBody):
-    prompt: str | list[int]
+    prompt: Prompts
+    echo: Flag = False
     logprobs: NumTop | None = None
 
-    @field_validator("prompt", mode="before")
+    @field_validator("max_tokens", mode="before")
     @classmethod
-    def _one_prompt(cls, value: Any) -> Any:
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-            value = value[0]
-        if isinstance(value, str) and value:
-            return value
-        if isinstance(value, list) and value and all(type(item) is int for item in value):
-            return value
-        if isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | list):
-            raise ValueError(f"got {len(value)} prompts: send one request for each")
-        raise ValueError("must be a string, or a list of token ids, and not empty")
+    def _none_at_all(cls, value: Any) -> Any:
+        if value == 0 and type(value) is int:
+            raise ValueError("must be at least 1; to count a prompt's tokens use /tokenize")
+        return value
+
+    @model_validator(mode="after")
+    def _echo_has_no_logprobs(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise ValueError(
+                "logprobs: not supported together with echo: a cached prompt is not computed again"
+            )
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompt) * self.num_each
 
     @property
     def answer_limit(self) -> int:
-        """OpenAI's default for plain completions is 16."""
-        return self.max_tokens or 16
+        return self.max_tokens or COMPLETION_TOKENS
 
     @property
     def num_top_logprobs(self) -> int | None:
         return self.logprobs
 
+    @property
+    def echoes(self) -> bool:
+        return self.echo
+
 
 def parse_chat(raw: bytes) -> ChatBody:
-    return _parse(raw, ChatBody, CHAT_DEFAULTS)
+    return parse_fields(fields_of(raw), ChatBody, CHAT_DEFAULTS)
 
 
 def parse_completion(raw: bytes) -> CompletionBody:
-    return _parse(raw, CompletionBody, COMPLETION_DEFAULTS)
+    return parse_fields(fields_of(raw), CompletionBody, COMPLETION_DEFAULTS)
 
 
-def _parse(raw: bytes, body_type: type[Body], defaults: dict[str, tuple[Any, ...]]) -> Body:
-    """The body, or an ApiError 400 that names the first bad field."""
-    try:
-        fields: Any = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise bad_request(None, f"The body is not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise bad_request(None, "The body must be a JSON object.")
-    try:
-        return body_type.model_validate(without_defaults(fields, defaults))
-    except ValidationError as error:
-        raise _api_error(error) from None
-    except ValueError as error:
-        field, _, problem = str(error).partition(": ")
-        raise bad_request(field, f"{field}: {problem}", code="unsupported_parameter") from None
-
-
-def _api_error(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = _dotted(first["loc"])
-    problem = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        text = f"Unrecognized request argument supplied: {field}"
-        return bad_request(field, text, code="unknown_parameter")
-    if first["type"] == "value_error":
-        # Validators of a whole object say themselves which of its fields is wrong.
-        own, separator, rest = problem.partition(": ")
-        if separator and own.isidentifier():
-            field, problem = (f"{field}.{own}" if field else own), rest
-    if first["type"] == "missing":
-        return bad_request(field, f"Missing required parameter: '{field}'.", code="missing")
-    return bad_request(field or None, f"Invalid '{field}': {problem}", code="invalid_value")
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    """`messages[0].content` from pydantic's path; the names of union branches are left out."""
-    text = ""
-    for part in location:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "int", "list"):
-            text += f".{part}" if text else part
-    return text
+def parse_generation(raw: bytes) -> ChatBody | CompletionBody:
+    """A chat when it has messages, else a completion: what /v1/explain takes."""
+    fields = fields_of(raw)
+    if "messages" in fields:
+        return parse_fields(fields, ChatBody, CHAT_DEFAULTS)
+    return parse_fields(fields, CompletionBody, COMPLETION_DEFAULTS)

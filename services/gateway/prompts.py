@@ -1,20 +1,21 @@
-"""From what a client sent to token ids and block keys, in threads. Loads the text model."""
+"""From what a client sent to token ids and block keys, in threads."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
+from services.gateway.body_parts import ChatMessage
 from services.gateway.errors import ApiError, bad_request, context_exceeded
 from services.gateway.openai_schema import ChatBody, CompletionBody
 from shared.checkpoint.detokenizer import IncrementalDetokenizer
 from shared.checkpoint.errors import ChatTemplateError
 from shared.checkpoint.text_model import TextModel
 from shared.checkpoint.tokenizer import TextTokenizer
-from shared.kv.block_keys import chain_keys
+from shared.kv.block_keys import chain_keys, seed_of
 from shared.messages.conductor import ModelInfo
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ class Prompt:
     packed: bytes
     chain: bytes
     max_tokens: int
+    echoed: str = ""
+    """What an answer that starts with the prompt starts with."""
 
     @property
     def num_tokens(self) -> int:
@@ -39,11 +42,17 @@ class PromptMaker:
     """Owns the threads that render and tokenise."""
 
     def __init__(
-        self, model: TextModel, *, default_max_tokens: int, max_message_bytes: int
+        self,
+        model: TextModel,
+        *,
+        default_max_tokens: int,
+        max_message_bytes: int,
+        max_prompt_tokens: int | None = None,
     ) -> None:
         self._model = model
         self._default_max_tokens = default_max_tokens
         self._max_message_bytes = max_message_bytes
+        self._max_prompt_tokens = max_prompt_tokens
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenise")
 
     @property
@@ -69,38 +78,75 @@ class PromptMaker:
     def detokenizer(self) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._model.tokenizer)
 
-    async def chat(self, body: ChatBody, model: ModelInfo) -> Prompt:
+    async def prompts(
+        self, body: ChatBody | CompletionBody, model: ModelInfo, namespace: bytes
+    ) -> list[Prompt]:
+        """Raises ApiError for what cannot be a prompt here."""
+        if isinstance(body, ChatBody):
+            return [await self.chat(body, model, namespace)]
+        return await self.completion(body, model, namespace)
+
+    async def chat(self, body: ChatBody, model: ModelInfo, namespace: bytes = b"") -> Prompt:
         def make() -> Prompt:
-            messages = [message.as_template_input() for message in body.messages]
-            try:
-                text = self._model.chat_template.render(messages)
-            except ChatTemplateError as error:
-                raise bad_request("messages", str(error)) from None
-            ids = self._encode(text, "messages", add_special_tokens=False)
-            return self._finish(ids, body.answer_limit, model, is_chat=True)
+            ids = self._chat_ids(body.messages)
+            return self._finish(ids, body.answer_limit, model, namespace, is_chat=True)
 
         return await self._in_thread(make)
 
-    async def completion(self, body: CompletionBody, model: ModelInfo) -> Prompt:
-        def make() -> Prompt:
-            given = body.prompt
+    async def chat_ids(self, messages: list[ChatMessage]) -> list[int]:
+        return await self._in_thread(lambda: self._chat_ids(messages))
+
+    async def text_ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return await self._in_thread(
+            lambda: self._encode(text, "prompt", add_special_tokens=add_special_tokens)
+        )
+
+    async def text_of(self, ids: list[int], param: str) -> str:
+        """With special tokens left out, as answers are shown."""
+
+        def decode() -> str:
+            self._check_ids(ids, param)
+            return self._model.tokenizer.decode(ids)
+
+        return await self._in_thread(decode)
+
+    async def completion(
+        self, body: CompletionBody, model: ModelInfo, namespace: bytes = b""
+    ) -> list[Prompt]:
+        def make(given: str | list[int]) -> Prompt:
             if isinstance(given, str):
                 ids = self._encode(given, "prompt", add_special_tokens=True)
             else:
                 ids = given
             if not ids:
                 raise bad_request("prompt", "Invalid 'prompt': it has no tokens")
-            vocab_size = self._model.config.vocab_size
-            bad = next((one for one in ids if not 0 <= one < vocab_size), None)
-            if bad is not None:
-                problem = f"token id {bad} is not between 0 and {vocab_size - 1}"
-                raise bad_request("prompt", f"Invalid 'prompt': {problem}")
-            return self._finish(ids, body.answer_limit, model, is_chat=False)
+            self._check_ids(ids, "prompt")
+            prompt = self._finish(ids, body.answer_limit, model, namespace, is_chat=False)
+            if not body.echo:
+                return prompt
+            text = given if isinstance(given, str) else self._model.tokenizer.decode(ids)
+            return replace(prompt, echoed=text)
 
-        return await self._in_thread(make)
+        return await self._in_thread(lambda: [make(given) for given in body.prompt])
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _chat_ids(self, messages: list[ChatMessage]) -> list[int]:
+        try:
+            text = self._model.chat_template.render(
+                [message.as_template_input() for message in messages]
+            )
+        except ChatTemplateError as error:
+            raise bad_request("messages", str(error)) from None
+        return self._encode(text, "messages", add_special_tokens=False)
+
+    def _check_ids(self, ids: list[int], param: str) -> None:
+        vocab_size = self._model.config.vocab_size
+        bad = next((one for one in ids if not 0 <= one < vocab_size), None)
+        if bad is not None:
+            problem = f"token id {bad} is not between 0 and {vocab_size - 1}"
+            raise bad_request(param, f"Invalid '{param}': {problem}")
 
     def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
         try:
@@ -112,7 +158,13 @@ class PromptMaker:
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)
 
     def _finish(
-        self, ids: list[int], limit: int | None, model: ModelInfo, *, is_chat: bool
+        self,
+        ids: list[int],
+        limit: int | None,
+        model: ModelInfo,
+        namespace: bytes,
+        *,
+        is_chat: bool,
     ) -> Prompt:
         """Check the lengths, then compute the keys."""
         context_tokens = model.context_tokens
@@ -123,8 +175,16 @@ class PromptMaker:
                 max_tokens=limit,
                 is_chat=is_chat,
             )
+        most = self._max_prompt_tokens
+        if most is not None and len(ids) > most:
+            raise ApiError(
+                413,
+                f"The prompt has {len(ids)} tokens; this deployment takes {most} at most.",
+                param="messages" if is_chat else "prompt",
+                code="prompt_too_long",
+            )
         packed = np.asarray(ids, dtype="<i4").tobytes()
-        chain = chain_keys(model.root, packed, model.block_tokens)
+        chain = chain_keys(seed_of(model.root, namespace), packed, model.block_tokens)
         size = len(packed) + len(chain) + MESSAGE_ROOM_BYTES
         if size > self._max_message_bytes:
             raise ApiError(

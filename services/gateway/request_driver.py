@@ -1,10 +1,11 @@
 """Drives one RequestLife: its effects onto the bus, the bus and the clock back as events.
 
 No rule is decided here. Events are handled at once on the loop, so that there is no queue that
-could overflow; the outputs are bounded by the length of the answer.
+could overflow; what a client gets is bounded by the length of the answer.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.gateway.attempt_calls import AttemptCalls
@@ -53,7 +54,7 @@ class DriverParts:
 
 
 class RequestDriver:
-    """Owns the timer and the holds of one request; `outputs` is what its client gets."""
+    """Owns the timer and the holds of one request; `emit` is called with what its client gets."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class RequestDriver:
         life: RequestLife,
         record: RequestRecord,
         trace: RequestTrace,
+        emit: Callable[[Output], None],
     ) -> None:
         self._parts = parts
         self._job = job
@@ -70,7 +72,7 @@ class RequestDriver:
         self._trace = trace
         self._holds: dict[Stage, InstanceRef] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.outputs: asyncio.Queue[Output] = asyncio.Queue()
+        self._emit = emit
 
     def start(self) -> None:
         self._parts.inbox.open(self._job.request_id, self._on_chunk)
@@ -116,7 +118,7 @@ class RequestDriver:
                 self._record.note_stage(effect)
             case GiveTokens():
                 self._trace.say("tokens", first=effect.first_index, num=len(effect.tokens))
-                self.outputs.put_nowait(effect)
+                self._emit(effect)
             case Finish() | Fail():
                 self._end(effect)
 
@@ -126,19 +128,26 @@ class RequestDriver:
         self._record.num_attempts = self._life.num_runs
         details = effect.error.model_dump() if isinstance(effect, Fail) else {}
         self._trace.say("failed" if isinstance(effect, Fail) else "finished", **details)
-        self.outputs.put_nowait(effect)
+        self._emit(effect)
 
     async def _place(self, effect: AskPlacement) -> None:
         try:
             placement = await self._parts.calls.place(self._job, effect)
         except ServiceError as error:
-            self._trace.say("refused", attempt=effect.attempt, **error.info.model_dump())
-            self.post(PlacementRefused(effect.attempt, error.info))
+            self._refused(effect.attempt, error.info)
+            return
+        if isinstance(placement, ErrorInfo):
+            self._refused(effect.attempt, placement)
         else:
             self.post(Placed(effect.attempt, placement))
 
+    def _refused(self, attempt: int, error: ErrorInfo) -> None:
+        self._trace.say("refused", attempt=attempt, **error.model_dump())
+        self.post(PlacementRefused(attempt, error))
+
     async def _run(self, effect: StartRun) -> None:
-        await asyncio.gather(self._send_run(effect, "decode"), self._send_run(effect, "prefill"))
+        # Prefill first: the first token waits for it. Decode's run may come after its hand-over.
+        await asyncio.gather(self._send_run(effect, "prefill"), self._send_run(effect, "decode"))
 
     async def _send_run(self, effect: StartRun, stage: Stage) -> None:
         try:

@@ -128,7 +128,8 @@ class RequestLife:
         self.attempt += 1
         self._placement = None
         self._wake_s = None
-        return [AskPlacement(self.attempt, self._exclusions.incarnations)]
+        is_resume = bool(self._tokens.given)
+        return [AskPlacement(self.attempt, self._exclusions.incarnations, is_resume)]
 
     def _on_placed(self, event: Placed) -> list[Effect]:
         placement = event.placement
@@ -152,6 +153,8 @@ class RequestLife:
             return self._fail(error)
         if error.code == ErrorCode.NO_INSTANCE:
             self._exclusions.lift_old(now_s)
+        if error.targets is not None and not self._tokens.given:
+            return self._fail(error)  # waiting makes its first token no earlier
         if self._refused_since_s is None:
             self._refused_since_s = now_s
         is_overload = error.code == ErrorCode.OVERLOADED and not self._tokens.given

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from services.gateway.job import Job
 from services.gateway.life_events import Stage, StageReported
-from shared.messages.bill import FinishedBill, Reuse, Times
+from shared.messages.bill import FinishedBill, Reuse, Times, joined_transports
 from shared.messages.conductor import Placement
 from shared.scheduling import slo
 
@@ -53,7 +54,6 @@ class RequestRecord:
             return Reuse(prompt_tokens=self._prompt_tokens)
         local_tokens = min(by_attempt[0].local_tokens, self._prompt_tokens)
         remote_tokens = min(by_attempt[0].remote_tokens, self._prompt_tokens - local_tokens)
-        transports = [one.transport for one in by_attempt if one.transport != "none"]
         return Reuse(
             prompt_tokens=self._prompt_tokens,
             local_tokens=local_tokens,
@@ -65,25 +65,28 @@ class RequestRecord:
             fetch_s=sum(one.fetch_s for one in by_attempt),
             streamed_bytes=sum(one.streamed_bytes for one in by_attempt),
             stream_s=sum(one.stream_s for one in by_attempt),
-            transport=transports[-1] if transports else "none",
+            hidden_bytes=sum(one.hidden_bytes for one in by_attempt),
+            tail_s=max(one.tail_s for one in by_attempt),
+            transport=joined_transports(one.transport for one in by_attempt),
         )
 
     def _of_attempt(self, attempt: int) -> Reuse:
         """Prefill and decode of one attempt speak of the same bytes: the larger number is later."""
         found = [reuse for (number, _), reuse in self._reuse.items() if number == attempt]
         prefill = self._reuse.get((attempt, "prefill"), found[-1])
-        transports = [one.transport for one in found if one.transport != "none"]
         return prefill.model_copy(
             update={
                 "fetched_bytes": max(one.fetched_bytes for one in found),
                 "fetch_s": max(one.fetch_s for one in found),
                 "streamed_bytes": max(one.streamed_bytes for one in found),
                 "stream_s": max(one.stream_s for one in found),
-                "transport": transports[-1] if transports else "none",
+                "hidden_bytes": max(one.hidden_bytes for one in found),
+                "tail_s": max(one.tail_s for one in found),
+                "transport": joined_transports(one.transport for one in found),
             }
         )
 
-    def bill(self, *, request_id: str, model: str) -> FinishedBill | None:
+    def bill(self, job: Job) -> FinishedBill | None:
         """None when the request was never placed."""
         placement = self._placement
         if placement is None:
@@ -99,15 +102,18 @@ class RequestRecord:
             }
         )
         return FinishedBill(
-            request_id=request_id,
+            request_id=job.request_id,
             attempts=self.num_attempts,
-            model=model,
+            model=job.model,
             prefill=placement.prefill,
             decode=placement.decode,
             predicted=placement.predicted,
             real=real,
             reuse=self.reuse,
             output_tokens=len(self._given_s),
+            traceparent=job.traceparent,
+            tenant=job.tenant,
+            user=job.user,
         )
 
 
@@ -129,6 +135,8 @@ def bill_for_client(bill: FinishedBill) -> dict[str, Any]:
         "disk_bytes": reuse.disk_bytes,
         "disk_s": reuse.disk_s,
         "transfer_s": reuse.fetch_s + reuse.stream_s,
+        "hidden_bytes": reuse.hidden_bytes,
+        "tail_s": reuse.tail_s,
         "transport": reuse.transport,
         "ttft_s": bill.real.ttft_s,
         "attempts": bill.attempts,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.gateway.job import Job
 from shared.messages import subjects
 from shared.messages.trace import TraceEvent
 from shared.runtime.bus import Bus
@@ -13,23 +14,21 @@ from shared.runtime.tasks import Tasks
 class RequestTrace:
     """`name` is the subject's last token: what the client called the request."""
 
-    def __init__(
-        self, bus: Bus, tasks: Tasks, *, name: str, request_id: str, start_s: float, is_on: bool
-    ) -> None:
+    def __init__(self, bus: Bus, tasks: Tasks, *, name: str, job: Job, is_on: bool) -> None:
         self._bus = bus
         self._tasks = tasks
         self._subject = subjects.trace(name)
-        self._request_id = request_id
-        self._start_s = start_s
+        self._job = job
         self.is_on = is_on
 
     def say(self, event: str, **details: Any) -> None:
         if not self.is_on:
             return
         message = TraceEvent(
-            request_id=self._request_id,
+            request_id=self._job.request_id,
             event=event,
-            since_start_s=round(monotonic_s() - self._start_s, 6),
+            since_start_s=round(monotonic_s() - self._job.received_s, 6),
+            traceparent=self._job.traceparent,
             details=details,
         )
         self._tasks.start_contained(self._publish(message), name="trace")

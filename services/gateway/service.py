@@ -5,16 +5,19 @@ import contextlib
 
 from services.gateway.attempt_calls import AttemptCalls
 from services.gateway.bills import Bills
+from services.gateway.callers import Callers, load_callers
 from services.gateway.cluster_view import ClusterView
-from services.gateway.generator import Generator
+from services.gateway.generator import Generator, GeneratorLimits
 from services.gateway.http_app import HealthApi, build_app
 from services.gateway.http_server import HttpServer
 from services.gateway.instance_watch import InstanceWatch
 from services.gateway.openai_api import OpenAiApi
 from services.gateway.prompts import PromptMaker
 from services.gateway.request_driver import DriverParts
+from services.gateway.request_reader import RequestReader
 from services.gateway.settings import GatewaySettings
 from services.gateway.token_inbox import TokenInbox
+from services.gateway.tools_api import ToolsApi
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.text_model import TextModel, load_text_model
 from shared.messages import subjects
@@ -68,6 +71,14 @@ class GatewayService:
             text_model,
             default_max_tokens=settings.default_max_tokens,
             max_message_bytes=bus.max_payload_bytes,
+            max_prompt_tokens=settings.max_prompt_tokens,
+        )
+        callers = load_callers(
+            keys_file=settings.api_keys_file,
+            keys=settings.api_keys,
+            admin_key=settings.admin_key,
+            max_in_flight=settings.max_in_flight_per_key,
+            max_priority=settings.max_priority,
         )
         calls = AttemptCalls(bus, context.id, context.incarnation)
         self._generator = Generator(
@@ -77,14 +88,19 @@ class GatewayService:
             prompts=prompts,
             bills=bills,
             model_names=frozenset({name, settings.model}),
-            request_timeout_s=settings.request_timeout_s,
+            callers=callers,
+            limits=GeneratorLimits(
+                request_timeout_s=settings.request_timeout_s,
+                max_in_flight=settings.max_in_flight,
+                shares_cache=settings.tenant_cache == "shared",
+            ),
         )
         report_subject = subjects.report("gateway", context.id)
         await bus.subscribe(report_subject, GatewayReport, lambda _: watch.on_echo())
         await inbox.start()
         await view.start()
         await context.serve([_bill_endpoint(context.id, bills)], metadata={"model": name})
-        self._start_http(bills)
+        self._start_http(bills, prompts, callers)
         self._heartbeat = Heartbeat(bus, report_subject, self._report)
         tasks.start_soon(self._heartbeat.run(), name="heartbeat")
         tasks.start_soon(view.keep_models(), name="models")
@@ -109,20 +125,31 @@ class GatewayService:
         if self._prompts is not None:
             self._prompts.close()
 
-    def _start_http(self, bills: Bills) -> None:
+    def _start_http(self, bills: Bills, prompts: PromptMaker, callers: Callers) -> None:
         context, view, generator = self._context, self._view, self._generator
         assert context is not None
         assert view is not None
         assert generator is not None
         settings = self._settings
-        openai_api = OpenAiApi(
-            generator, view, admin_key=settings.admin_key, max_body_bytes=settings.max_body_bytes
+        reader = RequestReader(
+            callers, max_body_bytes=settings.max_body_bytes, check_open=generator.check_open
         )
+        openai_api = OpenAiApi(generator, view, reader)
+        tools_api = ToolsApi(generator, view, prompts, reader)
         health_api = HealthApi(
-            is_connected=lambda: context.bus.is_connected, missing=lambda: self.missing, bills=bills
+            is_connected=lambda: context.bus.is_connected,
+            missing=lambda: self.missing,
+            bills=bills,
+            reader=reader,
         )
-        app = build_app(openai_api, health_api)
-        self._http = HttpServer(app, settings.http_host, settings.http_port)
+        app = build_app([*openai_api.routes, *tools_api.routes, *health_api.routes])
+        self._http = HttpServer(
+            app,
+            settings.http_host,
+            settings.http_port,
+            cert=settings.http_cert,
+            key=settings.http_key,
+        )
         context.tasks.start_soon(self._http.run(), name="http")
         context.log.info("serves %s/v1", self._http.url)
 

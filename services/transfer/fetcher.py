@@ -1,41 +1,47 @@
-"""Brings blocks of a chain from another node's pool into this one. Any failure shortens the run.
-
-Blocks move in windows: what arrived and was verified is sealed before the next window moves, so a
-lost peer or a deadline costs the rest only.
-"""
+"""Brings blocks of a chain from other nodes' pools into this one. Any failure shortens the run."""
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from services.transfer.flow import Flow, Urgency
 from services.transfer.node_pool import NodePool
-from services.transfer.peers import PeerLease, Peers
+from services.transfer.peers import Peers
+from services.transfer.stripes import Holder, Stripes, Target
 from shared.kv.block_keys import split
-from shared.kv.block_pool import HeldBlock, SealItem
+from shared.kv.block_pool import HeldBlock
 from shared.kv.ids import BlockKey
-from shared.messages.common import NodeRef
+from shared.messages.common import NodeRef, Replica
 from shared.messages.pool import Blocks, FetchBlocks, FetchBlocksReply
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
-from shared.transport.base import Peer, PeerLost, Slice, Transport
+from shared.transport.base import PeerLost
+from shared.transport.router import Router
 
 log = logging.getLogger("moonpool.transfer.fetch")
-WINDOW_BYTES = 64 << 20
+MIN_STRIPED_BYTES = 8 << 20
+"""Less is not worth a message to each holder: the others are asked when the first fails."""
+URGENCIES = {"request": Urgency.REQUEST, "background": Urgency.BACKGROUND}
 
 
 @dataclass(slots=True)
 class _Fetch:
     """One call on its way."""
 
+    request_id: str
     owner: str
     handle: str
     cap: int
     keys: list[BlockKey]
-    node: NodeRef
+    """As far as a source has them."""
+    sources: list[Replica]
+    urgency: Urgency
     deadline_s: float
-    moved_bytes: int = 0
+    moved: Counter[str] = field(default_factory=Counter)
+    """Bytes by transport."""
 
     @property
     def remaining_s(self) -> float:
@@ -44,8 +50,10 @@ class _Fetch:
 
 @dataclass(slots=True)
 class _Movement:
-    """Keys on their way here; who wants one of them too waits for the end."""
+    """Keys on their way here; who wants one of them too waits for the end, unless that one has
+    time and this one has not."""
 
+    urgency: Urgency
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -53,48 +61,64 @@ class Fetcher:
     """Owns the movements that run, so that two requests never move one block twice at once."""
 
     def __init__(
-        self, pool: NodePool, own: NodeRef, transport: Transport, peers: Peers, tasks: Tasks
+        self,
+        pool: NodePool,
+        own: NodeRef,
+        router: Router,
+        peers: Peers,
+        tasks: Tasks,
+        flow: Flow,
     ) -> None:
         self._pool = pool
         self._own = own
-        self._transport = transport
+        self._router = router
         self._peers = peers
         self._tasks = tasks
+        self._flow = flow
         self._moving: dict[BlockKey, _Movement] = {}
-        self.bytes_in_flight = 0
         self.bytes_fetched_total = 0
 
     async def fetch(self, owner: str, cap: int, request: FetchBlocks) -> FetchBlocksReply:
         started_s = monotonic_s()
         keys = split(request.keys)
-        job = _Fetch(
-            owner=owner,
-            handle=request.handle,
-            cap=cap,
-            keys=keys[: request.source.num_blocks],
-            node=request.source.node,
-            deadline_s=started_s + request.remaining_ms / 1000,
-        )
+        job = self._job(owner, cap, keys, request, started_s)
         held = await self._pool.lease_verified(owner, request.handle, keys, cap)
         num_local = len(held)
-        if num_local < len(job.keys) and job.node.id != self._own.id:
+        if num_local < len(job.keys):
             try:
                 await self._bring(job)
             except (ServiceError, PeerLost, TimeoutError) as error:
                 log.info(
-                    "fetch for %s from node %s is cut short: %s",
-                    request.ref.request_id,
-                    job.node.id,
-                    error or type(error).__name__,
+                    "fetch for %s is cut short: %s",
+                    job.request_id,
+                    str(error) or type(error).__name__,
                 )
             held = await self._pool.lease_verified(owner, request.handle, keys, cap)
-        self.bytes_fetched_total += job.moved_bytes
+        moved_bytes = job.moved.total()
+        self.bytes_fetched_total += moved_bytes
         return FetchBlocksReply(
             blocks=blocks_of(held),
             num_local=min(num_local, len(held)),
-            fetched_bytes=job.moved_bytes,
+            fetched_bytes=moved_bytes,
             seconds=monotonic_s() - started_s,
-            transport=self._transport.name if job.moved_bytes else "none",
+            transport="+".join(sorted(job.moved)) or "none",
+        )
+
+    def _job(
+        self, owner: str, cap: int, keys: list[BlockKey], request: FetchBlocks, now_s: float
+    ) -> _Fetch:
+        found = [request.source, *request.source.others]
+        sources = {each.node: each for each in reversed(found) if each.node.id != self._own.id}
+        longest = max((each.num_blocks for each in sources.values()), default=0)
+        return _Fetch(
+            request_id=request.ref.request_id,
+            owner=owner,
+            handle=request.handle,
+            cap=cap,
+            keys=keys[:longest],
+            sources=list(reversed(sources.values())),
+            urgency=URGENCIES[request.urgency],
+            deadline_s=now_s + request.remaining_ms / 1000,
         )
 
     async def _bring(self, job: _Fetch) -> None:
@@ -104,101 +128,108 @@ class Fetcher:
             if start == len(job.keys):
                 return
             other = self._moving.get(job.keys[start])
-            if other is None:
+            if other is None or other.urgency > job.urgency:
                 await self._move(job, start)
                 return
             async with asyncio.timeout(job.remaining_s):
                 await other.ended.wait()
 
     async def _move(self, job: _Fetch, start: int) -> None:
-        movement = _Movement()
+        movement = _Movement(job.urgency)
         wanted = job.keys[start:]
         for key in wanted:
             self._moving[key] = movement
         try:
-            peer = await self._peers.find(job.node, self._pool, job.remaining_s)
-            await self._move_leased(job, start, peer)
-        except PeerLost:
-            self._peers.forget(job.node)
-            raise
+            await self._from_any(job, start)
         finally:
             for key in wanted:
                 if self._moving.get(key) is movement:
                     del self._moving[key]
             movement.ended.set()
 
-    async def _move_leased(self, job: _Fetch, start: int, peer: Peer) -> None:
-        lease = await self._peers.lease(
-            job.node, self._pool.root, job.keys[start:], job.remaining_s
-        )
-        bad_keys: list[BlockKey] = []
+    async def _from_any(self, job: _Fetch, start: int) -> None:
+        """From all sources at once where it is worth it, else from one after the other."""
+        num_bytes = (len(job.keys) - start) * self._pool.geometry.block_bytes
+        is_striped = len(job.sources) > 1 and num_bytes >= MIN_STRIPED_BYTES
+        failure: Exception | None = None
+        for sources in [job.sources] if is_striped else [[each] for each in job.sources]:
+            try:
+                await self._from(job, start, sources)
+            except (ServiceError, PeerLost) as error:
+                failure = error
+            start = self._pool.blocks.num_leading(job.keys)
+            if start == len(job.keys):
+                return
+        if failure is not None:
+            raise failure
+
+    async def _from(self, job: _Fetch, start: int, replicas: Sequence[Replica]) -> None:
+        """Hold the blocks wherever they are, read them, let go."""
+        holders: list[Holder] = []
+        failures: list[Exception] = []
+        sources = [source for source in replicas if source.num_blocks > start]
         try:
-            await self._move_blocks(job, start, peer, lease, bad_keys)
+            async with asyncio.TaskGroup() as group:
+                for source in sources:
+                    holding = self._hold(job, start, source, holders, failures)
+                    group.create_task(holding, name=f"lease at {source.node.id}")
+            if not holders and failures:
+                raise failures[0]
+            await self._move_blocks(job, start, holders)
         finally:
-            if lease.slots:
-                release = self._peers.release(job.node, lease.lease_id, b"".join(bad_keys))
+            for holder in holders:
+                if isinstance(holder.failure, PeerLost) and not holder.bad_keys:
+                    self._peers.forget(holder.node)
+                release = self._peers.release(
+                    holder.node, holder.lease.lease_id, b"".join(holder.bad_keys)
+                )
                 self._tasks.start_contained(release, name="release at peer")
 
-    async def _move_blocks(
-        self, job: _Fetch, start: int, peer: Peer, lease: PeerLease, bad_keys: list[BlockKey]
+    async def _hold(
+        self,
+        job: _Fetch,
+        start: int,
+        source: Replica,
+        holders: list[Holder],
+        failures: list[Exception],
     ) -> None:
-        """Window by window into own slots; those that were not sealed are free again after it."""
+        try:
+            peer = await self._peers.find(source.node, self._pool, job.remaining_s)
+            lease = await self._peers.lease(
+                source.node, self._pool.root, job.keys[start : source.num_blocks], job.remaining_s
+            )
+        except (ServiceError, PeerLost, TimeoutError) as error:
+            failures.append(error)
+            return
+        if lease.slots:
+            holders.append(Holder(source.node, peer, lease))
+
+    async def _move_blocks(self, job: _Fetch, start: int, holders: list[Holder]) -> None:
+        """Into own slots; those that were not sealed are free again after it."""
         blocks = self._pool.blocks
-        count = min(len(lease.slots), blocks.num_available(job.owner, job.cap))
+        longest = max((holder.num_blocks for holder in holders), default=0)
+        count = min(longest, blocks.num_available(job.owner, job.cap))
         if count == 0:
             return
         given = blocks.allocate(job.owner, job.handle, count, job.cap)
         assert isinstance(given, list), "as many as there are were asked for"
         self._pool.on_change()  # something may have been evicted
-        window = max(1, WINDOW_BYTES // self._pool.geometry.block_bytes)
-        job_bytes = count * self._pool.geometry.block_bytes
-        self.bytes_in_flight += job_bytes
+        target = Target(job.owner, job.handle, job.keys, start, given, job.deadline_s, job.urgency)
+        stripes = Stripes(self._pool, self._router, self._flow, target, holders)
         try:
-            for at in range(0, count, window):
-                part = range(at, min(at + window, count))
-                num_sealed = await self._move_window(job, start, peer, lease, given, part, bad_keys)
-                if num_sealed < len(part):
-                    return
+            await stripes.run()
         finally:
-            self.bytes_in_flight -= job_bytes
+            job.moved += stripes.bytes_by_transport
             # Sealed ones are no longer the handle's own, so this frees the rest only.
             blocks.free_own(job.owner, job.handle, [block.slot for block in given])
-
-    async def _move_window(
-        self,
-        job: _Fetch,
-        start: int,
-        peer: Peer,
-        lease: PeerLease,
-        given: Sequence[HeldBlock],
-        part: range,
-        bad_keys: list[BlockKey],
-    ) -> int:
-        """Read, verify, seal; returns how many leading blocks of the window are readable now."""
-        block_bytes = self._pool.geometry.block_bytes
-        slices = [
-            Slice(lease.slots[i], lease.generations[i], given[i].slot, 0, block_bytes) for i in part
-        ]
-        timeout_s = min(job.deadline_s, lease.read_until_s) - monotonic_s()
-        if timeout_s <= 0:
-            raise TimeoutError("no time left to read")
-        num_read = await self._transport.read(peer, slices, timeout_s=timeout_s)
-        arrived = part[:num_read]
-        full = self._pool.geometry.block_tokens
-        found = await self._pool.checksums([(given[i].slot, full) for i in arrived])
-        items: list[SealItem] = []
-        for i, checksum in zip(arrived, found, strict=True):
-            if checksum != lease.checksums[i]:
-                bad_keys.append(job.keys[start + i])
-                self._pool.checksum_failures_total += 1
-                log.warning("block %s arrived damaged", job.keys[start + i].hex())
-                break
-            block = given[i]
-            items.append(SealItem(block.slot, block.generation, checksum, job.keys[start + i]))
-        first = start + part.start
-        sealed = await self._pool.seal(job.owner, job.handle, first, job.keys, items)
-        job.moved_bytes += len(items) * block_bytes
-        return sum(item.is_readable for item in sealed)
+        for holder in holders:
+            if holder.failure is not None:
+                log.info(
+                    "%s: node %s was left: %s",
+                    job.request_id,
+                    holder.node.id,
+                    str(holder.failure) or type(holder.failure).__name__,
+                )
 
 
 def blocks_of(held: Sequence[HeldBlock]) -> Blocks:

@@ -6,16 +6,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.transfer.fetcher import Fetcher
+from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import Peers
 from services.transfer.puller import Puller
 from services.transfer.settings import TransferSettings
-from shared.messages.common import NodeRef
+from shared.messages.common import ErrorCode, NodeRef
 from shared.messages.transfer import KvGeometry
+from shared.runtime.errors import ServiceError
 from shared.runtime.lifecycle import Context
-from shared.transport.base import Transport
-from shared.transport.local import LocalTransport
+from shared.transport.copying import load_copier
 from shared.transport.node_files import NodeFiles
+from shared.transport.opening import (
+    Place,
+    TransportOptions,
+    Transports,
+    Unavailable,
+    open_transports,
+    parse_names,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +32,8 @@ class FormattedNode:
     """The parts that exist once the pool has a model."""
 
     pool: NodePool
-    transport: Transport
+    transports: Transports
+    flow: Flow
     fetcher: Fetcher
     puller: Puller
 
@@ -61,7 +71,7 @@ class Node:
     async def close(self) -> None:
         """After the last call has ended."""
         if self.formatted is not None:
-            await self.formatted.transport.close()
+            await self.formatted.transports.router.close()
             self.formatted.pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -75,11 +85,39 @@ class Node:
             self._threads,
             self._on_change,
         )
-        transport = LocalTransport(pool.segment, num_threads=settings.copy_threads)
+        try:
+            transports = await self._open(pool)
+        except Unavailable as error:
+            pool.close()
+            raise ServiceError(ErrorCode.INTERNAL, str(error)) from None
+        router = transports.router
+        flow = Flow(
+            max_peer_bytes=settings.peer_bytes_in_flight,
+            background_share=settings.replicate_share,
+        )
         peers = Peers(context.bus, self.ref, settings.peer_timeout_s)
+        router.on_peer_lost = lambda peer, reason: peers.lost(peer, reason)
         return FormattedNode(
             pool=pool,
-            transport=transport,
-            fetcher=Fetcher(pool, self.ref, transport, peers, context.tasks),
-            puller=Puller(pool, transport, peers),
+            transports=transports,
+            flow=flow,
+            fetcher=Fetcher(pool, self.ref, router, peers, context.tasks, flow),
+            puller=Puller(pool, router, peers, flow),
+        )
+
+    async def _open(self, pool: NodePool) -> Transports:
+        settings = self._context.settings
+        copier = await asyncio.to_thread(load_copier, settings.cache_dir)
+        options = TransportOptions(
+            names=parse_names(settings.transports),
+            copy_threads=settings.copy_threads,
+            cache_dir=settings.cache_dir,
+            nats_url=settings.nats_url,
+            tcp_host=settings.tcp_host,
+            tcp_ports=settings.tcp_ports,
+            tcp_streams=settings.tcp_streams,
+            rdma=settings.rdma_options,
+        )
+        return await open_transports(
+            Place(pool.segment, self.ref.id, self.ref.incarnation, copier, options)
         )

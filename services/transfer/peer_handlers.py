@@ -5,6 +5,7 @@ import secrets
 
 from services.transfer.node import Node
 from services.transfer.node_pool import NodePool
+from services.transfer.peers import rdma_descriptor, tcp_descriptor
 from services.transfer.residency_publisher import ResidencyPublisher
 from services.transfer.tiers import Tiers
 from shared.kv.block_keys import split
@@ -87,7 +88,9 @@ class PeerHandlers:
             node=self._node.ref,
             root=pool.root,
             geometry=pool.geometry,
-            local=pool.descriptor,
+            local=pool.descriptor if formatted.transports.has_local else None,
+            tcp=tcp_descriptor(formatted.transports.tcp),
+            rdma=rdma_descriptor(formatted.transports.rdma),
         )
 
     async def lease(self, request: LeaseRequest) -> LeaseReply:

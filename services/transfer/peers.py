@@ -3,6 +3,7 @@
 Sends and checks messages; moves no bytes.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from shared.messages.transfer import (
     LeaseReply,
     LeaseRequest,
     LocalDescriptor,
+    RdmaDescriptor,
+    TcpDescriptor,
 )
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
-from shared.transport.base import Peer
+from shared.transport.base import Peer, RdmaAddress, TcpAddress
 from shared.transport.segment import SegmentInfo
 
+log = logging.getLogger("moonpool.transfer.peers")
 MAX_KNOWN_PEERS = 256
 MIN_TTL_MS = 500
 MAX_TTL_MS = 60_000
@@ -67,6 +71,11 @@ class Peers:
 
     def forget(self, node: NodeRef) -> None:
         self._known.pop((node.id, node.incarnation), None)
+
+    def lost(self, peer: Peer, reason: str) -> None:
+        """A transport found it dead: whoever needs the node asks it anew."""
+        if self._known.pop((peer.node, peer.incarnation), None) is not None:
+            log.info("node %s is lost over %s", peer.node, reason)
 
     async def lease(
         self, node: NodeRef, root: bytes, keys: Sequence[BlockKey], remaining_s: float
@@ -129,8 +138,49 @@ class Peers:
                 f"node {node.id} holds KV of another model",
                 field="root" if reply.root != pool.root else "geometry",
             )
-        local = None if reply.local is None else _info(reply.local)
-        return Peer(node.id, node.incarnation, local)
+        return peer_of(reply)
+
+
+def peer_of(reply: DescribeReply) -> Peer:
+    """All ways that the node offers."""
+    tcp, rdma = reply.tcp, reply.rdma
+    return Peer(
+        reply.node.id,
+        reply.node.incarnation,
+        local=None if reply.local is None else _info(reply.local),
+        tcp=None if tcp is None else TcpAddress(tcp.host, tcp.port, tcp.capability),
+        rdma=None
+        if rdma is None
+        else RdmaAddress(
+            worker_address=rdma.worker_address,
+            table_address=rdma.table_address,
+            table_rkey=rdma.table_rkey,
+            data_address=rdma.data_address,
+            data_rkey=rdma.data_rkey,
+            num_slots=rdma.num_slots,
+            block_bytes=rdma.block_bytes,
+        ),
+    )
+
+
+def tcp_descriptor(address: TcpAddress | None) -> TcpDescriptor | None:
+    if address is None:
+        return None
+    return TcpDescriptor(host=address.host, port=address.port, capability=address.capability)
+
+
+def rdma_descriptor(address: RdmaAddress | None) -> RdmaDescriptor | None:
+    if address is None:
+        return None
+    return RdmaDescriptor(
+        worker_address=address.worker_address,
+        table_address=address.table_address,
+        table_rkey=address.table_rkey,
+        data_address=address.data_address,
+        data_rkey=address.data_rkey,
+        num_slots=address.num_slots,
+        block_bytes=address.block_bytes,
+    )
 
 
 def _info(descriptor: LocalDescriptor) -> SegmentInfo:

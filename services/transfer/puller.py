@@ -4,8 +4,10 @@ The request's handle is the right to read the peer's private and unfinished slot
 are what was meant is told by their generation.
 """
 
+import asyncio
 from collections import Counter
 
+from services.transfer.flow import Flow, Urgency
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import Peers
 from shared.kv.ids import Slot
@@ -13,19 +15,20 @@ from shared.messages.common import ErrorCode
 from shared.messages.pool import Pull, PullReply
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
-from shared.transport.base import PeerLost, Slice, Transport
+from shared.transport.base import PeerLost, Slice
+from shared.transport.router import Moved, Router
 from shared.transport.slices import valid_ranges
 
 
 class Puller:
     """Streams KV from the node of a prefill to the node of its decode."""
 
-    def __init__(self, pool: NodePool, transport: Transport, peers: Peers) -> None:
+    def __init__(self, pool: NodePool, router: Router, peers: Peers, flow: Flow) -> None:
         self._pool = pool
-        self._transport = transport
+        self._router = router
         self._peers = peers
+        self._flow = flow
         self._written: Counter[int] = Counter()
-        self.bytes_in_flight = 0
         self.bytes_streamed_total = 0
 
     def is_writing(self, slot: Slot) -> bool:
@@ -39,25 +42,29 @@ class Puller:
         num_bytes = sum(part.num_bytes for part in slices)
         written = Counter({item.slot for item in request.items})
         self._written += written
-        self.bytes_in_flight += num_bytes
         try:
-            await self._read(request, slices, deadline_s)
+            moved = await self._read(request, slices, num_bytes, deadline_s)
         finally:
             self._written -= written
-            self.bytes_in_flight -= num_bytes
         self.bytes_streamed_total += num_bytes
         return PullReply(
             moved_bytes=num_bytes,
             seconds=monotonic_s() - started_s,
-            transport=self._transport.name,
+            transport=moved.transport,
         )
 
-    async def _read(self, request: Pull, slices: list[Slice], deadline_s: float) -> None:
+    async def _read(
+        self, request: Pull, slices: list[Slice], num_bytes: int, deadline_s: float
+    ) -> Moved:
         node = request.node
         try:
             peer = await self._peers.find(node, self._pool, deadline_s - monotonic_s())
-            timeout_s = max(deadline_s - monotonic_s(), 0.0)
-            num_read = await self._transport.read(peer, slices, timeout_s=timeout_s)
+            async with (
+                asyncio.timeout(deadline_s - monotonic_s()),
+                self._flow.turn(node.id, num_bytes, Urgency.STREAM),
+            ):
+                timeout_s = max(deadline_s - monotonic_s(), 0.0)
+                moved = await self._router.fetch(peer, slices, timeout_s=timeout_s)
         except PeerLost as error:
             self._peers.forget(node)
             raise ServiceError(ErrorCode.PEER_LOST, str(error), is_retryable=True) from None
@@ -73,11 +80,12 @@ class Puller:
                     ErrorCode.PEER_LOST, f"node {node.id}: {error.message}", is_retryable=True
                 ) from None
             raise
-        if num_read < len(slices):
+        if moved.num_slices < len(slices):
+            lost = slices[moved.num_slices].peer_slot
             raise ServiceError(
-                ErrorCode.KV_LOST,
-                f"slot {slices[num_read].peer_slot} of node {node.id} is in another use by now",
+                ErrorCode.KV_LOST, f"slot {lost} of node {node.id} is in another use by now"
             )
+        return moved
 
     def _slices(self, owner: str, request: Pull) -> list[Slice]:
         slices: list[Slice] = []

@@ -92,4 +92,5 @@ def _fetch(handle: str, request: ReplicateRequest, end: int, remaining_ms: int) 
         keys=take(request.keys, end),
         source=FetchSource(node=request.source, num_blocks=end),
         remaining_ms=remaining_ms,
+        urgency="background",
     )

@@ -191,8 +191,9 @@ class TransferService:
                 "slots_private": counts.private,
                 "slots_sealed": counts.sealed,
                 "slots_leased": counts.held,
-                "bytes_in_flight": formatted.fetcher.bytes_in_flight
-                + formatted.puller.bytes_in_flight,
+                "bytes_in_flight": formatted.flow.bytes_in_flight,
+                "bytes_in_flight_by_peer": formatted.flow.by_peer,
+                "transports": formatted.transports.router.names,
                 "bytes_fetched_total": formatted.fetcher.bytes_fetched_total,
                 "bytes_streamed_total": formatted.puller.bytes_streamed_total,
                 "evictions_total": counts.evictions_total,

@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from services.transfer.transport_settings import TransportSettings
 from shared.kv.eviction.registry import EVICTION_POLICIES
-from shared.runtime.settings import CommonSettings
 
 
-class TransferSettings(CommonSettings):
+class TransferSettings(TransportSettings):
     """`instance_id` is the node's name."""
 
     pool_bytes: int = Field(default=768 << 20, ge=4096, description="room for KV blocks")

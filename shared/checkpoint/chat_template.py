@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.checkpoint.errors import ChatTemplateError
@@ -33,6 +34,16 @@ _RENDER_ERRORS = (
 )
 
 
+class _GenerationMark(Extension):
+    """`{% generation %}`: what the model said. Training needs the mark, a prompt does not."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class ChatTemplate:
     """A checkpoint's template, in the environment that model authors write for."""
 
@@ -41,7 +52,7 @@ class ChatTemplate:
         self._variables = dict(variables)
         # trim_blocks and lstrip_blocks are what published templates count on.
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMark, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
@@ -66,6 +77,7 @@ class ChatTemplate:
                 messages=list(messages),
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
+                documents=None,
                 **self._variables,
             )
         except _RENDER_ERRORS as error:
@@ -111,9 +123,17 @@ def _from_hf(folder: Path) -> tuple[str | None, dict[str, str]]:
     return template, variables
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    # jinja's own filter escapes HTML, which no model was trained on.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja's own filter escapes HTML, which no model was trained on."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -42,6 +42,9 @@ class PackedDecodeAttention:
         shape = packed_shape(leading, num_tokens, layout.head_dim)
         return torch.zeros(shape, dtype=layout.torch_dtype)
 
+    def free(self, cache: torch.Tensor) -> None:
+        pass  # goes with its last reference
+
     def load(self, cache: torch.Tensor, block: torch.Tensor, start: int) -> None:
         for packed, (keys, values) in zip(cache, block, strict=True):
             self._kernels.pack(keys, values, packed, start)

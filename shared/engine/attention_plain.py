@@ -1,4 +1,4 @@
-"""Attention by torch, over contiguous K and V of one sequence. Any device; the fall-back on CPU.
+"""Attention by torch, over contiguous K and V of one sequence. On CUDA, and the fall-back on CPU.
 
 Grouped query heads share a K/V head.
 """
@@ -22,11 +22,17 @@ class CausalMask:
     """
 
     def __init__(
-        self, max_queries: int, max_keys: int, dtype: torch.dtype, window: int | None = None
+        self,
+        max_queries: int,
+        max_keys: int,
+        dtype: torch.dtype,
+        window: int | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self._split = max_keys
-        self._mask = torch.zeros(max_queries, max_keys + max_queries, dtype=dtype)
-        triangle = torch.full((max_queries, max_queries), float("-inf"), dtype=dtype)
+        size = max_keys + max_queries
+        self._mask = torch.zeros(max_queries, size, dtype=dtype, device=device)
+        triangle = torch.full_like(self._mask[:, :max_queries], float("-inf"))
         self._mask[:, max_keys:] = triangle.triu(diagonal=1)
         if window is not None:
             # Keys at most as far right as `split + query - window` are out of sight.
@@ -72,6 +78,9 @@ class PlainDecodeAttention:
         shape = (layout.num_layers, 2, num_tokens, layout.num_kv_heads, layout.head_dim)
         return torch.empty(shape, dtype=layout.torch_dtype)
 
+    def free(self, cache: torch.Tensor) -> None:
+        pass  # goes with its last reference
+
     def grown(self, cache: torch.Tensor, num_tokens: int) -> torch.Tensor:
         larger = self.new_cache(num_tokens)
         larger[:, :, : cache.shape[2]] = cache
@@ -108,14 +117,39 @@ def attend_causal(
     num_padding = max(0, _MIN_QUERIES - len(query))
     if num_padding:
         mask = torch.cat((mask, mask[-1:].expand(num_padding, -1)))
+    padded = F.pad(query, (0, 0, 0, 0, 0, num_padding))
+    attend = _attend_by_kv_head if query.is_cuda else _attend_by_head
+    return attend(padded, keys, values, mask)[: len(query)].reshape(len(query), -1)
+
+
+def _attend_by_head(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     attended = F.scaled_dot_product_attention(
-        F.pad(query, (0, 0, 0, 0, 0, num_padding)).transpose(0, 1).unsqueeze(0),
+        query.transpose(0, 1).unsqueeze(0),
         keys.transpose(0, 1).unsqueeze(0),
         values.transpose(0, 1).unsqueeze(0),
         attn_mask=mask,
         enable_gqa=True,
     )
-    return attended.squeeze(0).transpose(0, 1)[: len(query)].reshape(len(query), -1)
+    return attended.squeeze(0).transpose(0, 1)
+
+
+def _attend_by_kv_head(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """The same; CUDA's fused kernels with a mask want as many K/V heads as query heads."""
+    rows, heads, dim = query.shape
+    num_kv_heads = keys.shape[1]
+    grouped = query.view(rows, num_kv_heads, heads // num_kv_heads, dim).permute(1, 2, 0, 3)
+    group = grouped.shape[1]
+    attended = F.scaled_dot_product_attention(
+        grouped,
+        keys.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
+        values.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
+        attn_mask=mask,
+    )
+    return attended.permute(2, 0, 1, 3).reshape(rows, heads, dim)
 
 
 def attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -10,20 +10,42 @@ _FLAGS = (
     "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
     "amx_tile", "amx_bf16", "amx_int8", "amx_fp16", "asimd", "sve", "sve2", "bf16", "i8mm",
 )  # fmt: skip
+# By these the libraries behind torch choose among kernels for the same instructions (x86, ARM).
+_MODEL_FIELDS = (
+    "vendor_id", "cpu family", "model", "CPU implementer", "CPU architecture", "CPU part",
+)  # fmt: skip
 
 
-def cpu_isa() -> str:
-    """For example `x86_64 AVX512 amx_bf16+avx512_bf16`."""
-    present = cpu_flags()
+def cpu_isa(*, with_model: bool, cpuinfo: Path = _CPUINFO) -> str:
+    """For example `x86_64 AVX512 amx_bf16+avx512_bf16`, then ` GenuineIntel/6/143` if asked."""
+    values = _first_cpu(cpuinfo)
+    present = _flags(values)
     flags = "+".join(sorted(flag for flag in _FLAGS if flag in present))
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}".strip()
+    isa = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}".strip()
+    if not with_model:
+        return isa
+    model = "/".join(values[name] for name in _MODEL_FIELDS if name in values)
+    return f"{isa} {model or platform.processor() or 'unknown CPU'}"
 
 
 def cpu_flags() -> frozenset[str]:
-    if not _CPUINFO.is_file():
-        return frozenset()
-    for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+    return _flags(_first_cpu(_CPUINFO))
+
+
+def _flags(values: dict[str, str]) -> frozenset[str]:
+    return frozenset((values.get("flags") or values.get("Features") or "").split())
+
+
+def _first_cpu(cpuinfo: Path) -> dict[str, str]:
+    """What the system says of the first CPU; the others are taken for the same."""
+    values: dict[str, str] = {}
+    if not cpuinfo.is_file():
+        return values
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, separator, value = line.partition(":")
+        if not separator:
+            if values:
+                break
+            continue
+        values[name.strip()] = value.strip()
+    return values

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.engine.attention import decode_attention
+from shared.engine.attention import DecodeAttention, decode_attention
 from shared.engine.errors import EngineError
 from shared.engine.kv_layout import KvLayout
 from shared.engine.linear import decode_rows
@@ -26,12 +26,22 @@ class _Sequence:
 class DecodeEngine:
     """For one thread at a time. Sequences join and leave between any two steps."""
 
-    def __init__(self, model: LlamaModel, layout: KvLayout, capacity_tokens: int) -> None:
+    def __init__(
+        self,
+        model: LlamaModel,
+        layout: KvLayout,
+        capacity_tokens: int,
+        *,
+        attention: DecodeAttention | None = None,
+    ) -> None:
+        """`attention` replaces what the model's device would have."""
         self._model = model
         self._layout = layout
         self._sequences: dict[str, _Sequence] = {}
-        self._attention = decode_attention(model, layout)
-        self._rows = decode_rows(model.linear_mode, model.dtype)
+        self._attention = attention or decode_attention(model, layout, capacity_tokens)
+        # Where a step's attention is made for speed, so are its products.
+        is_exact = model.device.decode_attention == "each"
+        self._rows = decode_rows(model.linear_mode, model.dtype, is_exact=is_exact)
         self.capacity_tokens = capacity_tokens
         self.used_tokens = 0
 
@@ -125,15 +135,19 @@ class DecodeEngine:
         )
 
     def remove(self, seq_id: str) -> None:
-        self.used_tokens -= self._sequence(seq_id).capacity
+        sequence = self._sequence(seq_id)
+        self._attention.free(sequence.cache)
+        self.used_tokens -= sequence.capacity
         del self._sequences[seq_id]
 
     def _step_group(self, batch: Sequence[tuple[str, int, int]]) -> torch.Tensor:
         num_padding = max(0, self._rows.minimum - len(batch))
         padded = [*batch, *[batch[-1]] * num_padding]
-        positions = torch.tensor([position for _, _, position in padded])
+        device = self._model.device.torch_device
+        positions = torch.tensor([position for _, _, position in padded], device=device)
         cos, sin = self._model.rotary(positions)
-        hidden = self._model.embed(torch.tensor([token for _, token, _ in padded]))
+        tokens = torch.tensor([token for _, token, _ in padded], device=device)
+        hidden = self._model.embed(tokens)
         sequences = [(self._sequence(seq_id), position) for seq_id, _, position in batch]
         self._attention.begin(
             [sequence.cache for sequence, _ in sequences], [at for _, at in sequences]
@@ -143,7 +157,7 @@ class DecodeEngine:
             hidden = layer.finish(hidden, attended)
         for sequence, position in sequences:
             sequence.num_filled = position + 1
-        return self._model.logits(hidden)[: len(batch)]
+        return self._model.logits(hidden)[: len(batch)].cpu()
 
     def _check(self, seq_id: str, token: int, position: int) -> None:
         sequence = self._sequence(seq_id)

@@ -59,15 +59,13 @@ def read_gguf_weights(
             weight = _unpermuted(weight, config.num_kv_heads)
         return torch.from_numpy(np.ascontiguousarray(weight)).to(dtype)
 
-    parts = {
-        spec.name: checkpoint_names(spec.name, "blk.{}.{}", _GGUF_LAYER, _GGUF_TOP)
-        for spec in model_specs(config, dtype)
-    }
+    shapes = {spec.name: spec.shape for spec in model_specs(config, dtype)}
+    parts = {name: checkpoint_names(name, "blk.{}.{}", _GGUF_LAYER, _GGUF_TOP) for name in shapes}
     used = {name for names in parts.values() for name in names}
     # Read with the configuration.
     check_all_used(str(path), file.tensors, used, ("rope_freqs.weight",))
     for part, names in parts.items():
-        yield part, stack_rows([read(name) for name in names])
+        yield part, stack_rows(str(path), names, [read(name) for name in names], shapes[part])
 
 
 def _dequantized(file: GgufFile, data: mmap.mmap, name: str) -> _Weight:

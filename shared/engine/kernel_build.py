@@ -1,13 +1,11 @@
-"""Builds the kernels' C source into the cache directory, once per host and compiler."""
+"""Which flags build the kernels' C source, and where a host rules them out."""
 
-import hashlib
 import logging
 import shutil
-import subprocess
 from pathlib import Path
 
 from shared.engine.cpu_isa import cpu_flags
-from shared.engine.file_lock import file_lock
+from shared.native.build import built
 
 _SOURCE = Path(__file__).with_name("kernels.c")
 _HEADER = Path(__file__).with_name("kernels_product.h")
@@ -18,7 +16,6 @@ _FLAGS = (
     "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-fvisibility=hidden",
     "-shared", "-fPIC", *(f"-m{flag}" for flag in _NEEDED),
 )  # fmt: skip
-_TIMEOUT_S = 120.0
 
 log = logging.getLogger("moonpool.engine")
 
@@ -35,31 +32,10 @@ def build_kernels(cache_dir: Path) -> Path | None:
         log.warning("kernels: no gcc here; torch's own are used, which are slower (install gcc)")
         return None
     command = [compiler, *_FLAGS, *(["-mavx512bf16"] if _BF16 in flags else [])]
-    return _built(command, cache_dir / "kernels")
-
-
-def _built(command: list[str], folder: Path) -> Path | None:
-    source = _SOURCE.read_bytes() + _HEADER.read_bytes()
-    version = subprocess.run(
-        [command[0], "-dumpfullversion"], capture_output=True, timeout=_TIMEOUT_S, check=False
-    ).stdout
-    digest = hashlib.blake2b(repr((command, version, source)).encode(), digest_size=8).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / f"kernels-{digest}.so"
-    with file_lock(library.with_suffix(".lock")):
-        if library.is_file():
-            return library
-        unfinished = library.with_suffix(".unfinished")
-        try:
-            done = subprocess.run(
-                [*command, "-o", str(unfinished), str(_SOURCE)],
-                capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            log.warning("kernels: the compiler ran longer than %g s", _TIMEOUT_S)
-            return None
-        if done.returncode != 0:
-            log.warning("kernels: not built; torch's own are used: %s", done.stderr[:500].strip())
-            return None
-        unfinished.replace(library)
-    return library
+    return built(
+        "kernels",
+        command,
+        (_SOURCE, _HEADER),
+        cache_dir / "kernels",
+        instead="torch's own are used",
+    )

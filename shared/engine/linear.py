@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from shared.engine.kernels import Kernels
 
-LinearMode = Literal["avx512-panels", "onednn-prepacked", "plain"]
+LinearMode = Literal["avx512-panels", "onednn-prepacked", "plain", "cublas"]
 
 
 def best_linear_mode() -> LinearMode:
@@ -89,12 +89,14 @@ def is_row_independent(linear_mode: LinearMode, dtype: torch.dtype) -> bool:
     return linear_mode == "onednn-prepacked" and dtype == torch.float32
 
 
-def decode_rows(linear_mode: LinearMode, dtype: torch.dtype) -> DecodeRows:
-    if linear_mode == "avx512-panels":
+def decode_rows(
+    linear_mode: LinearMode, dtype: torch.dtype, *, is_exact: bool = True
+) -> DecodeRows:
+    if linear_mode == "avx512-panels" or not is_exact:
         return DecodeRows(minimum=1, group=None)
     if is_row_independent(linear_mode, dtype):
         return DecodeRows(minimum=2, group=None)
     # The kernel is chosen by the number of rows, so there is only one number. In bfloat16 the
-    # first 32 rows cost little more than one.
-    fixed = 32 if dtype == torch.bfloat16 else 8
+    # first 32 rows cost little more than one, as on a GPU.
+    fixed = 32 if dtype == torch.bfloat16 or linear_mode == "cublas" else 8
     return DecodeRows(minimum=fixed, group=fixed)

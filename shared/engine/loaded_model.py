@@ -12,7 +12,8 @@ from shared.checkpoint.fingerprint import weights_fingerprint
 from shared.checkpoint.locate import ModelSource, locate
 from shared.checkpoint.model_config import ModelConfig, load_model_config
 from shared.checkpoint.tokenizer import tokenizer_fingerprint
-from shared.engine.cpu_isa import cpu_flags, cpu_isa
+from shared.engine.cpu_isa import cpu_flags
+from shared.engine.device import ComputeDevice, compute_device, describe_device
 from shared.engine.errors import EngineError
 from shared.engine.kernels import Kernels, load_kernels
 from shared.engine.kv_layout import (
@@ -53,9 +54,10 @@ def load_model(
     threads: int = 1,
     block_tokens: int | None = None,
     linear_mode: LinearMode | None = None,
+    device: str = "cpu",
 ) -> LoadedModel:
     """Sets the thread count of the whole process. `block_tokens` defaults to the grid and
-    `linear_mode` to the best one here."""
+    `linear_mode` to the best one here; `device` is cpu, cuda or cuda:N."""
     if dtype not in TORCH_DTYPES:
         raise EngineError(f"dtype: {dtype!r} is not one of {', '.join(TORCH_DTYPES)}")
     if threads < 1:
@@ -66,29 +68,26 @@ def load_model(
         raise EngineError(
             f"block_tokens: {block_tokens} does not divide the grid of {grid_tokens} tokens"
         )
+    place = compute_device(device, is_exact=mode == "exact")
     torch.set_num_threads(threads)
     start_s = perf_counter()
     source = locate(model)
     config = load_model_config(source)
     fingerprint = weights_fingerprint(source, cache_dir)
     read_s = perf_counter()
-    kernels = _kernels(config, dtype, cache_dir, linear_mode)
+    kernels, linear_mode = _linears(config, dtype, cache_dir, linear_mode, place)
     kernels_s = perf_counter()
-    if kernels is not None:
-        linear_mode = "avx512-panels"
-    elif linear_mode is None:
-        linear_mode = best_linear_mode()
     weights = load_weights(
         source, config, dtype, fingerprint, cache_dir, in_panels=kernels is not None
     )
     mapped_s = perf_counter()
-    llama = LlamaModel(config, weights, linear_mode, kernels)
+    llama = LlamaModel(config, weights, linear_mode, kernels, place)
     log.info(
         "%s (%s, %s) loaded: checkpoint %.2f s, kernels %.2f s, weights %.2f s, model %.2f s",
-        source.name, dtype, linear_mode, read_s - start_s, kernels_s - read_s,
+        source.name, dtype, f"{device}, {linear_mode}", read_s - start_s, kernels_s - read_s,
         mapped_s - kernels_s, perf_counter() - mapped_s,
     )  # fmt: skip
-    is_any_threads = is_row_independent(linear_mode, TORCH_DTYPES[dtype])
+    is_any_threads = place.is_cuda or is_row_independent(linear_mode, TORCH_DTYPES[dtype])
     return LoadedModel(
         source=source,
         config=config,
@@ -109,10 +108,30 @@ def load_model(
             layout_version=LAYOUT_VERSION,
             engine_revision=ENGINE_REVISION,
             torch_version=torch.__version__,
-            cpu_isa=cpu_isa(),
+            device=describe_device(place, is_torch_cpu=kernels is None),
             threads=None if is_any_threads else threads,
         ),
     )
+
+
+def _linears(
+    config: ModelConfig,
+    dtype: DtypeName,
+    cache_dir: Path,
+    asked: LinearMode | None,
+    device: ComputeDevice,
+) -> tuple[Kernels | None, LinearMode]:
+    """The kernels where products are ours, and what multiplies."""
+    if device.is_cuda:
+        if asked not in (None, "cublas"):
+            raise EngineError(f"linear_mode: {asked!r} is not for {device.torch_device}")
+        return None, "cublas"
+    if asked == "cublas":
+        raise EngineError("linear_mode: 'cublas' needs a CUDA device")
+    kernels = _kernels(config, dtype, cache_dir, asked)
+    if kernels is not None:
+        return kernels, "avx512-panels"
+    return None, asked or best_linear_mode()
 
 
 def _kernels(

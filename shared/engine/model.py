@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from shared.checkpoint.model_config import ModelConfig
+from shared.engine.device import CPU, ComputeDevice
 from shared.engine.kernels import Kernels
 from shared.engine.linear import AnyLinear, Linear, LinearMode, PanelLinear
 from shared.engine.model_weights import (
@@ -40,13 +41,14 @@ class DecoderLayer:
         layer: int,
         linear_mode: LinearMode,
         kernels: Kernels | None,
+        device: ComputeDevice,
     ) -> None:
         def tensor(part: str) -> torch.Tensor:
             # Small tensors are copied, so that the mapping's pages can be given back.
-            return weights.tensor(layer_tensor(layer, part)).clone()
+            return weights.tensor(layer_tensor(layer, part)).to(device.torch_device, copy=True)
 
         def linear(part: str, bias: torch.Tensor | None = None) -> AnyLinear:
-            weight = weights.tensor(layer_tensor(layer, part))
+            weight = weights.tensor(layer_tensor(layer, part)).to(device.torch_device)
             return _linear(weight, shapes[part][0], bias, linear_mode, kernels)
 
         shapes = layer_shapes(config)
@@ -99,23 +101,27 @@ class LlamaModel:
         weights: MappedWeights,
         linear_mode: LinearMode,
         kernels: Kernels | None = None,
+        device: ComputeDevice = CPU,
     ) -> None:
         self.config = config
+        self.device = device
         self.linear_mode = linear_mode
         self.kernels = kernels
-        # Stays mapped: only the rows of tokens in use become resident.
-        self._embeddings = weights.tensor(EMBEDDINGS)
+        # On a CPU it stays mapped: only the rows of tokens in use become resident.
+        self._embeddings = weights.tensor(EMBEDDINGS).to(device.torch_device)
         self.dtype = self._embeddings.dtype
         self.layers = [
-            DecoderLayer(config, weights, layer, linear_mode, kernels)
+            DecoderLayer(config, weights, layer, linear_mode, kernels, device)
             for layer in range(config.num_layers)
         ]
-        self._final_norm = weights.tensor(FINAL_NORM).clone()
+        self._final_norm = weights.tensor(FINAL_NORM).to(device.torch_device, copy=True)
         is_shared = config.tied_embeddings and kernels is None
-        head = weights.tensor(EMBEDDINGS if is_shared else LM_HEAD)
+        head = self._embeddings
+        if not is_shared:
+            head = weights.tensor(LM_HEAD).to(device.torch_device)
         self._lm_head = _linear(head, config.vocab_size, None, linear_mode, kernels)
-        self._rotary = RotaryTable(config, self.dtype)
-        if linear_mode == "onednn-prepacked":
+        self._rotary = RotaryTable(config, self.dtype, device.torch_device)
+        if linear_mode in ("onednn-prepacked", "cublas"):
             weights.forget_pages()
 
     def with_layers(self, num_layers: int) -> "LlamaModel":

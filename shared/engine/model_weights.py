@@ -86,5 +86,19 @@ def checkpoint_names(
     return [pattern.format(layer, tail) for tail in layer_names[part]]
 
 
-def stack_rows(tensors: list[torch.Tensor]) -> torch.Tensor:
+def stack_rows(
+    where: str, names: list[str], tensors: list[torch.Tensor], shape: tuple[int, ...]
+) -> torch.Tensor:
+    """The tensors under each other; raises CheckpointError when they are not `shape` together."""
+    does_fit = sum(len(tensor) for tensor in tensors) == shape[0] and all(
+        tensor.shape[1:] == shape[1:] for tensor in tensors
+    )
+    if not does_fit:
+        found = ", ".join(
+            f"{name} {list(tensor.shape)}" for name, tensor in zip(names, tensors, strict=True)
+        )
+        raise CheckpointError(
+            f"{where}: {found}: the configuration asks for {list(shape)}"
+            f"{' together' if len(tensors) > 1 else ''}"
+        )
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

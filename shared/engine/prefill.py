@@ -11,9 +11,12 @@ import numpy.typing as npt
 import torch
 
 from shared.engine.attention import prompt_attention
+from shared.engine.copy_streams import copy_streams
 from shared.engine.errors import Cancelled, EngineError
 from shared.engine.kv_layout import GRID_TOKENS, KvLayout
 from shared.engine.model import LlamaModel
+from shared.engine.paged_prompt_kv import PagedPromptKv
+from shared.engine.prompt_kv import ChunkRun, PoolPromptKv, PromptKv
 
 # Of torch's kernels a single row takes another one, with other bits; two or more agree.
 _MIN_ROWS = 2
@@ -32,7 +35,12 @@ class PrefillEngine:
         pool: torch.Tensor,
         layout: KvLayout,
         grid_tokens: int | None = None,
+        *,
+        device_tokens: int = 0,
+        kv: PromptKv | None = None,
     ) -> None:
+        """On a device that is no CPU, KV of `device_tokens` is kept there beside the pool; `kv`
+        replaces what the model's device would have."""
         self.grid_tokens = grid_tokens or GRID_TOKENS[layout.dtype]
         if self.grid_tokens % layout.block_tokens:
             raise EngineError(
@@ -40,9 +48,9 @@ class PrefillEngine:
                 f"{self.grid_tokens} tokens"
             )
         self._model = model
-        self._pool = pool
         self._layout = layout
-        self._attention = prompt_attention(model, layout, max(self.grid_tokens, _MIN_ROWS))
+        max_rows = max(self.grid_tokens, _MIN_ROWS)
+        self._kv = kv or _kv_of(model, pool, layout, max_rows, device_tokens)
         self._min_rows = 1 if model.linear_mode == "avx512-panels" else _MIN_ROWS
 
     @torch.inference_mode()
@@ -53,6 +61,7 @@ class PrefillEngine:
         prefix_slots: Sequence[int],
         chunk_slots: Sequence[int],
         *,
+        generations: Sequence[int] = (),
         on_layer: Callable[[int], None] | None = None,
         is_cancelled: Callable[[], bool] = _never,
         want_logits: bool = True,
@@ -60,52 +69,59 @@ class PrefillEngine:
         """Logits [vocab] of the last position; None when not wanted.
 
         `prefix_slots` hold positions 0 ... start - 1 and are only read, `chunk_slots` get those
-        of `tokens`. `on_layer(i)` is called when the K and V of layer i are in the pool.
-        Raises Cancelled between two layers; the chunk's slots are then half written.
+        of `tokens`; with the `generations` of both, a device need not load a block again.
+        `on_layer(i)` is called in this thread, layer after layer, when the K and V of layer i are
+        in the pool. Raises Cancelled between two layers; the chunk's slots are then half written.
         """
         self._check(tokens, start, prefix_slots, chunk_slots)
+        self._kv.begin(ChunkRun(start, len(tokens), prefix_slots, chunk_slots, generations))
+        is_whole = False
+        try:
+            hidden = self._run_layers(tokens, start, on_layer, is_cancelled, want_logits)
+            logits = None
+            if hidden is not None:
+                last = hidden[len(tokens) - 1].expand(self._min_rows, -1)
+                logits = self._model.logits(last)[0].cpu()
+            self._report(on_layer, self._kv.arrived(wait=True))
+            is_whole = True
+        finally:
+            self._kv.end(is_whole=is_whole)
+        return logits
+
+    def _run_layers(
+        self,
+        tokens: npt.NDArray[np.int32],
+        start: int,
+        on_layer: Callable[[int], None] | None,
+        is_cancelled: Callable[[], bool],
+        want_logits: bool,
+    ) -> torch.Tensor | None:
+        """Hidden rows after the last layer; None when they are not wanted."""
         num_tokens = len(tokens)
         num_rows = max(num_tokens, self._min_rows)
-        rows = torch.from_numpy(tokens.astype(np.int64))
-        positions = torch.arange(start, start + num_tokens)
+        device = self._model.device.torch_device
+        rows = torch.from_numpy(tokens.astype(np.int64)).to(device)
+        positions = torch.arange(start, start + num_tokens, device=device)
         if num_rows > num_tokens:
             rows, positions = rows.expand(num_rows), positions.expand(num_rows)
         cos, sin = self._model.rotary(positions)
         hidden = self._model.embed(rows)
-        end = start + num_tokens
         last = len(self._model.layers) - 1
         for index, layer in enumerate(self._model.layers):
             if is_cancelled():
                 raise Cancelled
             query, key, value = layer.project(hidden, cos, sin)
-            key, value = key[:num_tokens], value[:num_tokens]
-            self._write_chunk(index, key, value, chunk_slots)
-            if on_layer is not None:
-                on_layer(index)
+            self._kv.put(index, key[:num_tokens], value[:num_tokens])
+            self._report(on_layer, self._kv.arrived())
             if index == last and not want_logits:
                 return None  # nobody needs more of the last layer than its K and V
-            self._read_prefix(index, prefix_slots)
-            self._attention.write(key, value, start)
-            attended = self._attention.attend(query, start, end, index)
-            hidden = layer.finish(hidden, attended)
-        return self._model.logits(hidden[num_tokens - 1].expand(self._min_rows, -1))[0]
+            hidden = layer.finish(hidden, self._kv.attend(index, query))
+        return hidden
 
-    def _write_chunk(
-        self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: Sequence[int]
-    ) -> None:
-        block_tokens = self._layout.block_tokens
-        for offset, slot in enumerate(slots):
-            own = slice(offset * block_tokens, (offset + 1) * block_tokens)
-            keys, values = key[own], value[own]
-            block = self._pool[slot, layer]
-            block[0, : len(keys)] = keys
-            block[1, : len(keys)] = values
-
-    def _read_prefix(self, layer: int, slots: Sequence[int]) -> None:
-        block_tokens = self._layout.block_tokens
-        for offset, slot in enumerate(slots):
-            keys, values = self._pool[slot, layer]
-            self._attention.write(keys, values, offset * block_tokens)
+    def _report(self, on_layer: Callable[[int], None] | None, layers: list[int]) -> None:
+        if on_layer is not None:
+            for layer in layers:
+                on_layer(layer)
 
     def _check(
         self,
@@ -136,3 +152,19 @@ class PrefillEngine:
             raise EngineError(
                 f"chunk_slots: {len(chunk_slots)} blocks of {block_tokens} for {num_tokens} tokens"
             )
+
+
+def _kv_of(
+    model: LlamaModel, pool: torch.Tensor, layout: KvLayout, max_rows: int, device_tokens: int
+) -> PromptKv:
+    if not model.device.is_cuda:
+        return PoolPromptKv(pool, layout, prompt_attention(model, layout, max_rows))
+    return PagedPromptKv(
+        model.config,
+        layout,
+        pool,
+        copy_streams(model.device),
+        max_rows=max_rows,
+        num_tokens=device_tokens,
+        device=model.device.torch_device,
+    )

@@ -10,13 +10,13 @@ from shared.engine.errors import EngineError
 
 
 class RotaryTable:
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         # In float32 throughout, as the models were trained.
         frequencies, amplitude = rope_frequencies(config)
         positions = torch.arange(config.max_positions, dtype=torch.float32)
         angles = torch.outer(positions, frequencies)
-        self._cos = (angles.cos() * amplitude).to(dtype)
-        self._sin = (angles.sin() * amplitude).to(dtype)
+        self._cos = (angles.cos() * amplitude).to(device, dtype)
+        self._sin = (angles.sin() * amplitude).to(device, dtype)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each [rows, 1, head_dim / 2]: the same for all heads of a row."""

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import torch
 
 from shared.engine.decode import DecodeEngine
-from shared.engine.file_lock import file_lock
 from shared.engine.kernel_check import agrees_with_torch
 from shared.engine.kv_layout import KvLayout
 from shared.engine.linear import is_row_independent
 from shared.engine.loaded_model import LoadedModel
 from shared.engine.model import LlamaModel
 from shared.engine.prefill import PrefillEngine
+from shared.native.file_lock import file_lock
 
 _NUM_LAYERS = 2
 _SEED = 20

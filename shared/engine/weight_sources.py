@@ -82,13 +82,13 @@ def _read_hf(
             raise CheckpointError(f"{folder}: no tensor {name} in its *.safetensors")
         return shard_of[name].tensor(name).to(dtype)
 
+    shapes = {spec.name: spec.shape for spec in model_specs(config, dtype)}
     parts = {
-        spec.name: checkpoint_names(spec.name, "model.layers.{}.{}", _HF_LAYER, _HF_TOP)
-        for spec in model_specs(config, dtype)
+        name: checkpoint_names(name, "model.layers.{}.{}", _HF_LAYER, _HF_TOP) for name in shapes
     }
     used = {name for names in parts.values() for name in names}
     # A tied head may be stored all the same.
     ignored = ("rotary_emb.inv_freq", *((_HF_TOP[LM_HEAD],) if config.tied_embeddings else ()))
     check_all_used(str(folder), shard_of, used, ignored)
     for part, names in parts.items():
-        yield part, stack_rows([read(name) for name in names])
+        yield part, stack_rows(str(folder), names, [read(name) for name in names], shapes[part])

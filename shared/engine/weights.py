@@ -7,12 +7,12 @@ import torch
 
 from shared.checkpoint.locate import ModelSource
 from shared.checkpoint.model_config import ModelConfig
-from shared.engine.file_lock import file_lock
 from shared.engine.kv_layout import TORCH_DTYPES, DtypeName
 from shared.engine.model_weights import EMBEDDINGS, LM_HEAD, model_specs, panel_specs
 from shared.engine.panels import to_panels
 from shared.engine.weight_sources import read_weights
 from shared.engine.weights_file import MappedWeights, checked, write_weights
+from shared.native.file_lock import file_lock
 
 # Raised when the file's content would differ for the same checkpoint.
 _FILE_VERSION = 1

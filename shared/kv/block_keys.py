@@ -36,6 +36,13 @@ def chain_keys(root: bytes, tokens: bytes | npt.NDArray[np.int32], block_tokens:
     return b"".join(keys)
 
 
+def seed_of(root: bytes, namespace: bytes) -> bytes:
+    """What the first key of a chain is made from: the root alone where nothing is kept apart."""
+    if not namespace:
+        return root
+    return hashlib.blake2b(root, digest_size=KEY_BYTES, key=namespace).digest()
+
+
 def num_keys(chain: bytes) -> int:
     """Keys in a packed chain; raises ValueError when it is cut within a key."""
     count, rest = divmod(len(chain), KEY_BYTES)

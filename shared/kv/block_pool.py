@@ -258,10 +258,7 @@ class BlockPool:
         return len(removed)
 
     def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
-        """Blocks that a store kept, as (slot, checksum, place), readable and held by nobody.
-
-        Only into free slots, and only what hangs on a first block; returns how many.
-        """
+        """(slot, checksum, place) that a store kept; returns how many hang on a first block."""
         restored: list[Slot] = []
         for slot, checksum, place in sorted(blocks, key=lambda block: block[2].index):
             is_rooted = place.parent is None or self.is_readable(place.parent)

@@ -22,7 +22,7 @@ class KvFormat:
     layout_version: int
     engine_revision: int  # raised when the engine's arithmetic changes
     torch_version: str
-    cpu_isa: str
+    device: str  # what of it decides which kernels run
     threads: int | None = None  # only where the thread count changes bits
 
     def to_dict(self) -> dict[str, Any]:

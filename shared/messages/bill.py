@@ -1,6 +1,8 @@
 """The bill of a request: where its time and bytes went, predicted and real."""
 
-from shared.messages.common import InstanceRef, Token
+from collections.abc import Iterable
+
+from shared.messages.common import InstanceRef, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
 
@@ -38,11 +40,22 @@ class Reuse(Part):
     streamed_bytes: int = 0
     """KV moved from the prefill node to the decode node."""
     stream_s: float = 0.0
+    hidden_bytes: int = 0
+    """Of the streamed ones, those that came while prefill was still computing."""
+    tail_s: float = 0.0
+    """From the hand-over until the last of them was there."""
     transport: str = "none"
+    """What moved any of it; several are joined by +."""
 
     @property
     def cached_tokens(self) -> int:
         return self.local_tokens + self.remote_tokens
+
+
+def joined_transports(names: Iterable[str]) -> str:
+    """Of several moves, each named as in `Reuse.transport`."""
+    used = {part for name in names for part in name.split("+")} - {"none"}
+    return "+".join(sorted(used)) or "none"
 
 
 class FinishedBill(Message):
@@ -57,6 +70,10 @@ class FinishedBill(Message):
     real: Times
     reuse: Reuse
     output_tokens: int = 0
+    traceparent: Traceparent = ""
+    tenant: str = ""
+    user: str | None = None
+    """As the client's `user` field named its own user."""
 
 
 class BillRequest(Message):

@@ -15,6 +15,10 @@ PackedTokens = bytes
 """Token ids, int32 little endian."""
 TokenId = Annotated[int, Field(ge=0)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+Namespace = Annotated[bytes, Field(max_length=16)]
+"""Part of the seed of a chain (`block_keys.seed_of`): other namespaces share no block."""
+Traceparent = Annotated[str, Field(max_length=64)]
+"""W3C trace context of the request; empty when it has none."""
 CacheMode = Literal["on", "off"]
 """off: neither read nor publish; the cold reference."""
 
@@ -40,6 +44,15 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"
 
 
+class Targets(Part):
+    """What a refusal compared, in seconds; None where there is no such target."""
+
+    predicted_ttft_s: float | None = None
+    predicted_tbt_s: float | None = None
+    allowed_ttft_s: float | None = None
+    allowed_tbt_s: float | None = None
+
+
 class ErrorInfo(Part):
     """One clear error: what, where, whether another try may help, and when."""
 
@@ -48,6 +61,8 @@ class ErrorInfo(Part):
     field: str | None = None
     is_retryable: bool = False
     retry_after_s: float | None = None
+    targets: Targets | None = None
+    """Of a refusal because a target would be missed."""
 
 
 class RequestRef(Part):
@@ -100,11 +115,17 @@ class Sampling(Part):
     ignore_eos: bool = False
 
 
-class FetchSource(Part):
-    """Where the leading blocks of a chain can be read: `num_blocks` of them on `node`."""
+class Replica(Part):
+    """One node that holds the leading `num_blocks` of a chain."""
 
     node: NodeRef
     num_blocks: Annotated[int, Field(ge=1)]
+
+
+class FetchSource(Replica):
+    """Where the leading blocks of a chain can be read; `others` hold them, too, or some of them."""
+
+    others: list[Replica] = []
 
 
 class Empty(Message):

@@ -12,7 +12,9 @@ from shared.messages.common import (
     InstanceRef,
     PackedKeys,
     RequestRef,
+    Targets,
     Token,
+    Traceparent,
 )
 from shared.messages.envelope import Message, Part
 from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
@@ -40,6 +42,7 @@ class PlaceRequest(Message):
     """Targets of this request; the deployment's own hold beside them."""
     tbt_slo_ms: Annotated[float | None, Field(gt=0)] = None
     priority: Literal["low", "normal", "high"] = "normal"
+    traceparent: Traceparent = ""
 
 
 class Candidate(Part):
@@ -65,13 +68,6 @@ class Placement(Part):
     """Where the decode node can pull the cached prefix from; None: from the prefill node."""
     predicted: Times
     policy: str
-
-
-class Targets(Part):
-    predicted_ttft_s: float | None = None
-    predicted_tbt_s: float | None = None
-    allowed_ttft_s: float | None = None
-    allowed_tbt_s: float | None = None
 
 
 class PredictionError(Part):

@@ -14,6 +14,7 @@ from shared.messages.common import (
     PackedTokens,
     RequestRef,
     Sampling,
+    Traceparent,
 )
 from shared.messages.envelope import Message, Part
 
@@ -35,6 +36,7 @@ class DecodeRun(Message):
     """Tokens the client has already: fed through the decode path, not sent again."""
     reply_subject: str
     remaining_ms: Annotated[int, Field(ge=0)]
+    traceparent: Traceparent = ""
 
 
 class KvBlock(Part):
@@ -82,3 +84,6 @@ class HandoffReply(Message):
 
     streamed_bytes: int = 0
     stream_s: float = 0.0
+    hidden_bytes: int = 0
+    tail_s: float = 0.0
+    transport: str = "none"

@@ -98,7 +98,8 @@ class LeaseBlocksReply(Message):
 class FetchBlocks(Message):
     """Bring the leading run of `keys` here from `source`, then hold what this pool has of it.
 
-    What is here already is not moved. Any failure shortens the run; it is never an error.
+    What is here already is not moved; what several nodes have is read from all of them at once.
+    Any failure shortens the run; it is never an error.
     """
 
     handle: str
@@ -106,6 +107,8 @@ class FetchBlocks(Message):
     keys: PackedKeys
     source: FetchSource
     remaining_ms: Annotated[int, Field(ge=1)] = 10_000
+    urgency: Literal["request", "background"] = "request"
+    """background: nobody waits, so it takes only its share of the time."""
 
 
 class FetchBlocksReply(Message):
@@ -117,6 +120,7 @@ class FetchBlocksReply(Message):
     fetched_bytes: int = 0
     seconds: float = 0.0
     transport: str = "none"
+    """What moved them; several are joined by +."""
 
 
 class Allocate(Message):

@@ -8,10 +8,12 @@ from shared.messages.common import (
     CacheMode,
     FetchSource,
     InstanceRef,
+    Namespace,
     PackedKeys,
     PackedTokens,
     RequestRef,
     Sampling,
+    Traceparent,
 )
 from shared.messages.envelope import Message
 
@@ -60,6 +62,8 @@ class PrefillRun(Message):
     remaining_ms: Annotated[int, Field(ge=0)]
     is_resume: bool = False
     """The client has token 0 already: it is handed to decode, not sent again."""
+    namespace: Namespace = b""
+    traceparent: Traceparent = ""
 
 
 class Cancel(Message):

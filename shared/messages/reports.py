@@ -70,6 +70,10 @@ class NodeReport(Message):
     slots_sealed: int = 0
     slots_leased: int = 0
     bytes_in_flight: Annotated[int, Field(ge=0)] = 0
+    bytes_in_flight_by_peer: dict[str, int] = {}
+    """On the way here, by the node they come from."""
+    transports: list[str] = []
+    """Those that are open, the preferred one first."""
     bytes_fetched_total: int = 0
     bytes_streamed_total: int = 0
     evictions_total: int = 0
@@ -107,3 +111,5 @@ class PingReply(Message):
     id: str
     incarnation: str
     state: State
+    bad_messages_total: int = 0
+    """Messages on plain subscriptions that were none; bad questions are in `nats micro stats`."""

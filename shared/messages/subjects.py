@@ -40,6 +40,7 @@ BENCH_BARE = f"{PREFIX}.bench.bare"
 
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+MICRO_ALL = "$SRV.>"
 
 
 def cache_index(index: str, operation: str) -> str:
@@ -88,3 +89,8 @@ def trace(request: str) -> str:
 def ping(service: str, instance_id: str) -> str:
     """Liveness of one process: no responder means that it is gone."""
     return f"{PREFIX}.{service}.{instance_id}.ping"
+
+
+def inbox(service: str) -> str:
+    """Where answers to a service's questions go; nobody else may listen there."""
+    return f"_INBOX.{service}"

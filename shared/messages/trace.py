@@ -10,4 +10,5 @@ class TraceEvent(Message):
     event: str
     since_start_s: float
     """Since the gateway had the whole request."""
+    traceparent: str = ""
     details: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
@@ -15,6 +16,7 @@ from shared.messages.common import ErrorCode, ErrorInfo, Ok
 from shared.messages.envelope import Message, MessageError, decode, encode
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
+from shared.runtime.nats_access import NatsAccess
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -22,6 +24,16 @@ R = TypeVar("R", bound=Message)
 PENDING_BYTES = 32 << 20
 """What a client keeps while it is cut off; beyond it publishing fails."""
 RECONNECT_WAIT_S = 0.25
+
+
+class _TlsCloseFilter(logging.Filter):
+    """asyncio warns of each TLS connection that the other side closes; nothing is wrong then."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("returning true from eof_received()")
+
+
+_TLS_CLOSE_FILTER = _TlsCloseFilter()
 
 
 class ErrorBody(Message):
@@ -54,16 +66,26 @@ class Bus:
         self.bad_messages_total = 0
 
     @classmethod
-    async def connect(cls, url: str, *, name: str) -> Self:
+    async def connect(cls, url: str, *, name: str, access: NatsAccess | None = None) -> Self:
         """Connected bus; waits for the server as long as it takes, saying so once."""
         log = logging.getLogger("moonpool.bus")
         client = Client()
         bus = cls(client, log)
-        state = {"is_waiting_said": False}
+        logging.getLogger("asyncio").addFilter(_TLS_CLOSE_FILTER)
+        state = {"is_waiting_said": False, "is_refusal_said": False}
 
         async def on_error(error: Exception) -> None:
             if client.is_connected:
                 log.warning("nats: %s", error or type(error).__name__)
+            elif _is_refusal(error):
+                if not state["is_refusal_said"]:
+                    state["is_refusal_said"] = True
+                    log.error(
+                        "NATS at %s refuses us (%s): check MOONPOOL_NATS_USER, "
+                        "MOONPOOL_NATS_PASSWORD and MOONPOOL_NATS_CA, trying again",
+                        redacted(url),
+                        error,
+                    )
             elif not state["is_waiting_said"]:
                 state["is_waiting_said"] = True
                 log.info("waiting for NATS at %s", redacted(url))
@@ -90,6 +112,7 @@ class Bus:
             connect_timeout=5,
             pending_size=PENDING_BYTES,
             drain_timeout=5,
+            **(access or NatsAccess()).options(),
         )
         return bus
 
@@ -243,6 +266,13 @@ def error_of(answer: Msg) -> ServiceError:
     except MessageError:
         text = headers.get(ERROR_HEADER, "unknown error")
         return ServiceError(ErrorCode.INTERNAL, text)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server is there and does not let us in."""
+    return isinstance(error, nats.errors.AuthorizationError | ssl.SSLError) or (
+        "authorization violation" in str(error).lower()
+    )
 
 
 def redacted(url: str) -> str:

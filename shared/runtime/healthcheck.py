@@ -11,7 +11,7 @@ from shared.messages.reports import PingReply
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 from shared.runtime.lifecycle import PingRequest
-from shared.runtime.settings import CommonSettings
+from shared.runtime.settings import CommonSettings, read_settings
 
 TIMEOUT_S = 4.0
 
@@ -22,7 +22,8 @@ async def check(settings: CommonSettings) -> str:
         return "the service has not started yet (no MOONPOOL_HEALTH_FILE)"
     service, instance_id = settings.health_file.read_text().split()
     async with asyncio.timeout(TIMEOUT_S):
-        bus = await Bus.connect(settings.nats_url, name="healthcheck")
+        access = settings.nats_access()
+        bus = await Bus.connect(settings.nats_url, name="healthcheck", access=access)
         try:
             reply = await bus.request(
                 subjects.ping(service, instance_id), PingRequest(), PingReply, timeout_s=2.0
@@ -34,7 +35,7 @@ async def check(settings: CommonSettings) -> str:
 
 def main() -> None:
     try:
-        problem = asyncio.run(check(CommonSettings()))
+        problem = asyncio.run(check(read_settings(CommonSettings)))
     except (ServiceError, TimeoutError, OSError, ValueError) as error:
         problem = str(error) or type(error).__name__
     if problem:

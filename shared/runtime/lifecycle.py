@@ -1,6 +1,7 @@
 """From main to exit code: settings, loop, bus, signals, start, drain and stop of one service."""
 
 import asyncio
+import gc
 import importlib.metadata
 import logging
 import os
@@ -24,6 +25,8 @@ from shared.runtime.tasks import Tasks
 
 S = TypeVar("S", bound=CommonSettings)
 STOP_TIMEOUT_S = 5.0
+GC_ALLOCATIONS = 10_000
+"""Between two collections of young objects: a request makes some thousands, few in cycles."""
 
 
 class PingRequest(Message):
@@ -84,7 +87,11 @@ class Context(Generic[S]):
 
     async def _on_ping(self, _: PingRequest) -> PingReply:
         return PingReply(
-            service=self.service, id=self.id, incarnation=self.incarnation, state=self.state
+            service=self.service,
+            id=self.id,
+            incarnation=self.incarnation,
+            state=self.state,
+            bad_messages_total=self.bus.bad_messages_total,
         )
 
 
@@ -144,7 +151,8 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     bus = await _unless_stopping(
-        stopping, Bus.connect(settings.nats_url, name=settings.instance_id)
+        stopping,
+        Bus.connect(settings.nats_url, name=settings.instance_id, access=settings.nats_access()),
     )
     if bus is None:
         return
@@ -180,6 +188,9 @@ async def _live(context: Context[S], service: Service[S]) -> None:
     await _unless_stopping(context.stopping, service.start(context))
     if not context.stopping.is_set():
         log.info("%s is up", context.id)
+        # What is there now stays: looking through it again and again would hold up requests.
+        gc.freeze()
+        gc.set_threshold(GC_ALLOCATIONS)
     await context.stopping.wait()
     log.info("%s drains", context.id)
     context.state = "draining"

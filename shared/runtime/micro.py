@@ -8,11 +8,13 @@ from typing import Any, Generic, TypeVar
 
 import nats.micro
 from nats.micro.request import Request
+from nats.micro.service import EndpointStats
 
 from shared.messages import subjects
 from shared.messages.common import ErrorCode
 from shared.messages.envelope import Message, MessageError, decode, encode, is_json
 from shared.runtime.bus import Bus, ErrorBody
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
 
@@ -40,6 +42,24 @@ class Endpoint(Generic[Q, R]):
 AnyEndpoint = Endpoint[Any, Any]
 
 
+@dataclass(slots=True)
+class _Work:
+    """What the handler of one endpoint did, until its answers were ready."""
+
+    num_ended: int = 0
+    num_errors: int = 0
+    seconds: float = 0.0
+    last_error: str | None = None
+
+    def ended(self, since_s: float) -> None:
+        self.num_ended += 1
+        self.seconds += monotonic_s() - since_s
+
+    def failed(self, error: ServiceError) -> None:
+        self.num_errors += 1
+        self.last_error = f"{error.code}:{error.message}"
+
+
 class MicroService:
     """The micro service of one process; `nats micro ls|info|stats` show it."""
 
@@ -48,6 +68,7 @@ class MicroService:
         self._tasks = tasks
         self._log = log
         self._service: Any = None
+        self._work: dict[tuple[str, str], _Work] = {}
 
     async def start(
         self,
@@ -64,13 +85,15 @@ class MicroService:
             version=version,
             description=description,
             metadata=metadata,
+            stats_handler=self._correct,
         )
         for endpoint in endpoints:
+            work = self._work[endpoint.name, endpoint.subject] = _Work()
             await self._service.add_endpoint(
                 name=endpoint.name,
                 subject=endpoint.subject,
                 queue_group=endpoint.queue,
-                handler=_Runner(endpoint, self._tasks, self._log).on_request,
+                handler=_Runner(endpoint, work, self._tasks, self._log).on_request,
                 metadata={
                     "description": endpoint.description,
                     "request": endpoint.request_type.__name__,
@@ -78,6 +101,20 @@ class MicroService:
                     "schema": json.dumps(sorted(endpoint.request_type.model_fields)),
                 },
             )
+
+    def _correct(self, stats: EndpointStats) -> dict[str, int]:
+        """nats-py counts until the handler has taken a request; ours work in tasks after that.
+
+        Called for each endpoint before its statistics are sent. Returns what ADR-32 calls data.
+        """
+        work = self._work.get((stats.name, stats.subject))
+        if work is None:
+            return {}
+        stats.num_errors = work.num_errors
+        stats.last_error = work.last_error
+        stats.processing_time = int(work.seconds * 1e9)
+        stats.average_processing_time = stats.processing_time // max(work.num_ended, 1)
+        return {"running": stats.num_requests - work.num_ended}
 
     async def stop(self) -> None:
         """No more requests are taken; running handlers go on."""
@@ -89,8 +126,11 @@ class MicroService:
 class _Runner(Generic[Q, R]):
     """Hands requests of one endpoint to tasks: nats-py itself calls back one at a time."""
 
-    def __init__(self, endpoint: Endpoint[Q, R], tasks: Tasks, log: logging.Logger) -> None:
+    def __init__(
+        self, endpoint: Endpoint[Q, R], work: _Work, tasks: Tasks, log: logging.Logger
+    ) -> None:
         self._endpoint = endpoint
+        self._work = work
         self._tasks = tasks
         self._log = log
         self._num_running = 0
@@ -103,12 +143,14 @@ class _Runner(Generic[Q, R]):
                 is_retryable=True,
                 retry_after_s=0.1,
             )
-            await _respond_error(request, error)
+            self._work.ended(monotonic_s())
+            await self._refuse(request, error)
             return
         self._num_running += 1
         self._tasks.start_contained(self._run(request), name=self._endpoint.name)
 
     async def _run(self, request: Request) -> None:
+        start_s = monotonic_s()
         try:
             question = decode(request.data, self._endpoint.request_type)
             answer = await self._endpoint.handler(question)
@@ -116,16 +158,21 @@ class _Runner(Generic[Q, R]):
                 await request.respond(encode(answer, as_json=_wants_json(request)))
         except MessageError as error:
             bad = ServiceError(ErrorCode.BAD_REQUEST, str(error), field=error.field)
-            await _respond_error(request, bad)
+            await self._refuse(request, bad)
         except ServiceError as error:
-            await _respond_error(request, error)
+            await self._refuse(request, error)
         except Exception:  # the handler boundary: logged whole, told in one sentence
             self._log.exception("%s failed", self._endpoint.name)
-            await _respond_error(
+            await self._refuse(
                 request, ServiceError(ErrorCode.INTERNAL, f"{self._endpoint.name} failed; see log")
             )
         finally:
             self._num_running -= 1
+            self._work.ended(start_s)
+
+    async def _refuse(self, request: Request, error: ServiceError) -> None:
+        self._work.failed(error)
+        await _respond_error(request, error)
 
 
 def _wants_json(request: Request) -> bool:

@@ -1,14 +1,31 @@
 """Settings of a service from MOONPOOL_* variables; a bad one ends the process with its name."""
 
+import os
 import secrets
 import sys
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.runtime.nats_access import NatsAccess
+from shared.runtime.tls import TlsFiles
+
 PREFIX = "MOONPOOL_"
+HIDDEN = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        "NATS_PASSWORD",
+        "REDIS_PASSWORD",
+        "ADMIN_KEY",
+        "API_KEYS",
+        "NATS_URL",
+        "REDIS_URL",
+    )
+)
+"""Settings that are secrets or may hold one: a bad value of them is not shown."""
+SECRETS_DIR = "MOONPOOL_SECRETS_DIR"
 S = TypeVar("S", bound="CommonSettings")
 
 
@@ -17,7 +34,12 @@ class CommonSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
-    nats_url: str = "nats://127.0.0.1:4222"
+    nats_url: str = Field(default="nats://127.0.0.1:4222", repr=False)
+    nats_user: str | None = None
+    nats_password: SecretStr | None = None
+    nats_ca: Path | None = Field(default=None, description="PEM: speak TLS, verify the server")
+    nats_cert: Path | None = Field(default=None, description="PEM: shown to the server")
+    nats_key: Path | None = Field(default=None, description="PEM key of nats_cert")
     instance_id: str = Field(
         default="", pattern=r"^[A-Za-z0-9_-]*$", description="stable name of this process"
     )
@@ -28,11 +50,29 @@ class CommonSettings(BaseSettings):
         default=None, description="where the process writes its id for the health check"
     )
 
+    def nats_access(self) -> NatsAccess:
+        """How this process shows itself to NATS."""
+        tls = None
+        if self.nats_ca is not None:
+            tls = TlsFiles(self.nats_ca, self.nats_cert, self.nats_key)
+        password = None if self.nats_password is None else self.nats_password.get_secret_value()
+        return NatsAccess(self.nats_user, password, tls)
+
+
+def read_settings(settings_type: type[S]) -> S:
+    """From the environment, then from files named as the variables in MOONPOOL_SECRETS_DIR."""
+    folder = os.environ.get(SECRETS_DIR)
+    if folder is None:
+        return settings_type()
+    if not Path(folder).is_dir():
+        raise SystemExit(f"{SECRETS_DIR}={folder}: there is no such folder")
+    return settings_type(_secrets_dir=folder)
+
 
 def load_settings(service: str, settings_type: type[S]) -> S:
     """The settings in the environment; ends the process with a clear line when one is bad."""
     try:
-        settings = settings_type()
+        settings = read_settings(settings_type)
     except ValidationError as error:
         _exit_with_bad_settings(service, error)
     if settings.instance_id:
@@ -43,5 +83,9 @@ def load_settings(service: str, settings_type: type[S]) -> S:
 def _exit_with_bad_settings(service: str, error: ValidationError) -> NoReturn:
     for problem in error.errors(include_url=False):
         variable = PREFIX + "_".join(str(part) for part in problem["loc"]).upper()
-        sys.stderr.write(f"{service}: {variable}={problem['input']!r}: {problem['msg']}\n")
+        if not problem["loc"]:
+            sys.stderr.write(f"{service}: {problem['msg'].removeprefix('Value error, ')}\n")
+            continue
+        given = "…" if variable in HIDDEN else repr(problem["input"])
+        sys.stderr.write(f"{service}: {variable}={given}: {problem['msg']}\n")
     raise SystemExit(2)

@@ -15,8 +15,9 @@ Floats = NDArray[np.float64]
 K = 1024.0
 MAX_SAMPLES = 256
 REFIT_EVERY = 8
-PRIOR_WEIGHT = 0.5
-"""How hard the prior's shape holds, in samples."""
+PRIOR_WEIGHT = 0.1
+"""How hard the prior's shape holds, in samples. More, and some tens of samples do not overrule a
+prior of another shape; less, and a handful of noisy ones overrule a right one."""
 MAX_DECODE_SCALE = 1_000.0
 """Between a machine and the prior's; also what keeps a run of strange bills within bounds."""
 HUBER_SHARE = 0.25
@@ -45,7 +46,7 @@ class PrefillCoefficients:
 class CostProfile:
     """The prior, as data: a small model on two CPU cores unless something else is given."""
 
-    prefill: PrefillCoefficients = PrefillCoefficients(0.01, 1.4, 0.03)
+    prefill: PrefillCoefficients = PrefillCoefficients(0.01, 0.5, 0.13)
     decode_step_s: float = 0.03
     decode_sequence_s: float = 0.004
     """Of a step, for each sequence of the batch."""

@@ -103,3 +103,27 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """End everything."""
+
+
+class DigestingTransport(Transport, Protocol):
+    """One that can hash while bytes arrive, when they are in the cache."""
+
+    async def read_digests(
+        self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float
+    ) -> list[int]:
+        """As `read`; returns the xxh3 of each leading slice that holds what was asked, never 0."""
+
+
+class InvalidSlice(Exception):
+    """A slice that is not within a block, or names an own slot that is not there."""
+
+
+def check_slices(slices: Sequence[Slice], *, num_slots: int, block_bytes: int) -> None:
+    """InvalidSlice for what would touch bytes outside of an own slot; peers check theirs."""
+    for part in slices:
+        if not 0 <= part.slot < num_slots:
+            raise InvalidSlice(f"slot {part.slot}: there are {num_slots}")
+        if part.offset < 0 or part.num_bytes < 1 or part.offset + part.num_bytes > block_bytes:
+            raise InvalidSlice(
+                f"{part.num_bytes} bytes at {part.offset}: a block has {block_bytes} bytes"
+            )

@@ -6,29 +6,40 @@ is told by the generation, compared before and after the copy.
 """
 
 import asyncio
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 
 import numpy as np
 
-from shared.transport.base import Peer, PeerLost, Slice, WriteRefused
+from shared.transport.base import Peer, PeerLost, Slice, WriteRefused, check_slices
+from shared.transport.copying import RUN, Copier, PlainCopier, Runs, Stop
 from shared.transport.node_files import NodeFiles, is_alive
 from shared.transport.segment import Segment, SegmentError
+from shared.transport.settling import settled
+from shared.transport.sieve import Sieve
 
-PIECE_BYTES = 4 << 20
-"""Between two pieces a copy looks whether it shall stop."""
 MAX_MAPPED_PEERS = 64
+MIN_SHARE_BYTES = 1 << 20
+"""Less is not worth waking another thread."""
 
 
 @dataclass(slots=True)
 class _Mapped:
     segment: Segment
-    stops: set[threading.Event] = field(default_factory=set)
+    stops: set[Stop] = field(default_factory=set)
     """One of each read that runs."""
     is_aborted: bool = False
+
+    def end(self) -> None:
+        """The last read that runs unmaps it."""
+        self.is_aborted = True
+        for stop in self.stops:
+            stop.set()
+        if not self.stops:
+            self.segment.close()
 
 
 class LocalTransport:
@@ -36,90 +47,87 @@ class LocalTransport:
 
     name = "local"
 
-    def __init__(self, own: Segment, *, num_threads: int = 2) -> None:
+    def __init__(self, own: Segment, *, num_threads: int = 2, copier: Copier | None = None) -> None:
         self.on_peer_lost: Callable[[Peer, str], None] | None = None
         self._own = own
+        self._copier = copier or PlainCopier()
+        self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="local-copy")
-        self._peers: OrderedDict[tuple[str, str], _Mapped] = OrderedDict()
+        self._peers: Sieve[tuple[str, str], _Mapped] = Sieve(MAX_MAPPED_PEERS)
 
     async def connect(self, peer: Peer) -> None:
         key = (peer.node, peer.incarnation)
-        if key in self._peers:
+        if self._peers.get(key) is not None:
             if not _is_alive(peer):
                 self.abort(peer)
                 raise PeerLost(f"node {peer.node}: its process is gone")
-            self._peers.move_to_end(key)
             return
         segment = await asyncio.get_running_loop().run_in_executor(
             self._threads, _map, peer, self._own.info.block_bytes
         )
-        if key in self._peers:
+        if self._peers.peek(key) is not None:
             segment.close()  # two connected at once
             return
-        self._peers[key] = _Mapped(segment)
-        self._close_idle()
+        self._peers.put(key, _Mapped(segment))
+        for idle in self._peers.evict(lambda each: bool(each.stops)):
+            idle.segment.close()
 
     async def read(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
+        return len(await self._read(peer, slices, timeout_s, with_digests=False))
+
+    async def read_digests(
+        self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float
+    ) -> list[int]:
+        digests = await self._read(peer, slices, timeout_s, with_digests=True)
+        return [digest or 1 for digest in digests]
+
+    async def _read(
+        self, peer: Peer, slices: Sequence[Slice], timeout_s: float, *, with_digests: bool
+    ) -> list[int]:
+        info = self._own.info
+        check_slices(slices, num_slots=info.num_slots, block_bytes=info.block_bytes)
         await self.connect(peer)
-        mapped = self._peers.get((peer.node, peer.incarnation))
+        mapped = self._peers.peek((peer.node, peer.incarnation))
         if mapped is None:
             raise PeerLost(f"node {peer.node}: given up while it was being mapped")
-        stop = threading.Event()
+        runs = _runs(mapped.segment, self._own, slices)
+        stop = Stop()
         mapped.stops.add(stop)
         loop = asyncio.get_running_loop()
-        copy = loop.run_in_executor(self._threads, _copy, mapped.segment, self._own, slices, stop)
+        parts = _shares(runs, self._num_threads)
+        copies = [
+            loop.run_in_executor(
+                self._threads, partial(self._copier.copy, part, stop, with_digests=with_digests)
+            )
+            for part in parts
+        ]
         try:
             async with asyncio.timeout(timeout_s):
-                done = await asyncio.shield(copy)
+                await asyncio.wait(copies)
         finally:
-            # Stopped, late or cancelled: the thread must have left the own slots before we do.
+            # Stopped, late or cancelled: the threads must have left the own slots before we do.
             stop.set()
-            await _settled(copy)
+            await settled(copies)
             mapped.stops.discard(stop)
             if mapped.is_aborted and not mapped.stops:
                 mapped.segment.close()
+        done = _num_leading(parts, [copy.result() for copy in copies])
         if mapped.is_aborted and done < len(slices):
             raise PeerLost(f"node {peer.node}: reading was aborted")
-        return done
+        return [int(digest) for digest in runs["digest"][:done]]
 
     async def write(self, peer: Peer, slices: Sequence[Slice], *, timeout_s: float) -> int:
         raise WriteRefused(f"node {peer.node}: a pool on this host is written by its owner alone")
 
     def abort(self, peer: Peer) -> None:
-        mapped = self._peers.pop((peer.node, peer.incarnation), None)
-        if mapped is None:
-            return
-        mapped.is_aborted = True
-        for stop in mapped.stops:
-            stop.set()
-        if not mapped.stops:
-            mapped.segment.close()
+        mapped = self._peers.pop((peer.node, peer.incarnation))
+        if mapped is not None:
+            mapped.end()
 
     async def close(self) -> None:
-        for node, incarnation in list(self._peers):
-            self.abort(Peer(node, incarnation))
+        for mapped in self._peers.clear():
+            mapped.end()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
-
-    def _close_idle(self) -> None:
-        for key in list(self._peers):
-            if len(self._peers) <= MAX_MAPPED_PEERS:
-                return
-            if not self._peers[key].stops:
-                self._peers.pop(key).segment.close()
-
-
-async def _settled(copy: asyncio.Future[int]) -> None:
-    """Wait for the thread, whatever happens to this task meanwhile."""
-    is_cancelled = False
-    while not copy.done():
-        try:
-            await asyncio.wait([copy])
-        except asyncio.CancelledError:
-            is_cancelled = True
-    if not copy.cancelled():
-        copy.exception()  # seen: the caller has an error of its own or gets this one
-    if is_cancelled:
-        raise asyncio.CancelledError
 
 
 def _map(peer: Peer, block_bytes: int) -> Segment:
@@ -142,20 +150,38 @@ def _is_alive(peer: Peer) -> bool:
     return files is not None and is_alive(files)
 
 
-def _copy(source: Segment, own: Segment, slices: Sequence[Slice], stop: threading.Event) -> int:
-    """Leading slices that were copied while their slot stayed in its use."""
-    for done, part in enumerate(slices):
-        if not 0 <= part.peer_slot < source.info.num_slots:
-            return done
-        if int(source.generations[part.peer_slot]) != part.peer_generation:
-            return done
-        from_block = source.block(part.peer_slot)[part.offset : part.offset + part.num_bytes]
-        to_block = own.block(part.slot)[part.offset : part.offset + part.num_bytes]
-        for at in range(0, part.num_bytes, PIECE_BYTES):
-            if stop.is_set():
-                return done
-            # numpy gives up the GIL for this copy; a memoryview's slice assignment would not.
-            np.copyto(to_block[at : at + PIECE_BYTES], from_block[at : at + PIECE_BYTES])
-        if int(source.generations[part.peer_slot]) != part.peer_generation:
-            return done
-    return len(slices)
+def _runs(source: Segment, own: Segment, slices: Sequence[Slice]) -> Runs:
+    """Addresses of all slices up to the first that names no slot of the peer."""
+    num_slots, block_bytes = source.info.num_slots, source.info.block_bytes
+    valid = list(takewhile(lambda part: 0 <= part.peer_slot < num_slots, slices))
+    runs = np.zeros(len(valid), dtype=RUN)
+    if valid:
+        offsets = np.array([part.offset for part in valid], dtype=np.uint64)
+        slots = np.array([(part.peer_slot, part.slot) for part in valid], dtype=np.uint64)
+        size = np.uint64(block_bytes)
+        runs["from"] = np.uint64(source.bytes.ctypes.data) + slots[:, 0] * size + offsets
+        runs["to"] = np.uint64(own.bytes.ctypes.data) + slots[:, 1] * size + offsets
+        runs["bytes"] = [part.num_bytes for part in valid]
+        runs["generation"] = [part.peer_generation for part in valid]
+        table = np.uint64(source.generations.ctypes.data)
+        runs["generation_at"] = table + slots[:, 0] * np.uint64(8)
+    return runs
+
+
+def _shares(runs: Runs, num_threads: int) -> list[Runs]:
+    """About equal parts in order, for as many threads as the bytes are worth."""
+    if not len(runs):
+        return [runs]
+    ends = np.cumsum(runs["bytes"].astype(np.int64))
+    count = max(1, min(num_threads, len(runs), int(ends[-1]) // MIN_SHARE_BYTES))
+    goals = ends[-1] * np.arange(1, count) // count
+    return np.split(runs, np.unique(np.searchsorted(ends, goals, side="left") + 1))
+
+
+def _num_leading(parts: Sequence[Runs], done: Sequence[int]) -> int:
+    total = 0
+    for part, count in zip(parts, done, strict=True):
+        total += count
+        if count < len(part):
+            break
+    return total

@@ -75,8 +75,8 @@ def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) 
         )
     check_tokens("tokens", message.tokens, parts)
     check_chain(message.chain, num_tokens, parts.grid.block_tokens)
-    root = parts.loaded.kv_format.root()
-    own = block_keys.chain_keys(root, message.tokens, parts.grid.block_tokens)
+    seed = block_keys.seed_of(parts.loaded.kv_format.root(), message.namespace)
+    own = block_keys.chain_keys(seed, message.tokens, parts.grid.block_tokens)
     if message.chain != own[: len(message.chain)]:
         raise bad("chain", "these are not the keys of the tokens under this model's root")
 

@@ -5,10 +5,11 @@ import logging
 from collections.abc import Callable
 
 from shared.engine.decode import DecodeEngine
-from shared.messages.bill import Reuse, Times
+from shared.messages.bill import Reuse, Times, joined_transports
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, HandoffReply
 from shared.messages.pool import AllocateReply
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.scheduling.slo import tbt_s
 from shared.worker.decode_batch import DecodeBatch, Sequence
@@ -124,11 +125,15 @@ class DecodeWork:
             hints = await job.next_hints()
         handoff = await job.wait_handoff()
         blocks = await intake.complete(handoff)
+        arrived_s = monotonic_s()
         await self._load(job, blocks.slots, blocks.generations)
         await self._check_bytes(job, blocks.slots, handoff)
-        moved_bytes = intake.moved_bytes + prefix.fetched_bytes
         return handoff, HandoffReply(
-            streamed_bytes=moved_bytes, stream_s=intake.seconds + prefix.fetch_s
+            streamed_bytes=intake.moved_bytes + prefix.fetched_bytes,
+            stream_s=intake.seconds + prefix.fetch_s,
+            hidden_bytes=intake.bytes_until(job.handoff_s) + prefix.fetched_bytes,
+            tail_s=arrived_s - job.handoff_s,
+            transport=joined_transports([*intake.transports, prefix.transport]),
         )
 
     async def _load(self, job: DecodeJob, slots: list[int], generations: list[int]) -> None:
@@ -157,7 +162,13 @@ class DecodeWork:
     ) -> None:
         joined_s = sequence.token_times_s[0]
         reuse: Reuse = handoff.reuse.model_copy(
-            update={"streamed_bytes": moved.streamed_bytes, "stream_s": moved.stream_s}
+            update={
+                "streamed_bytes": moved.streamed_bytes,
+                "stream_s": moved.stream_s,
+                "hidden_bytes": moved.hidden_bytes,
+                "tail_s": moved.tail_s,
+                "transport": joined_transports([handoff.reuse.transport, moved.transport]),
+            }
         )
         await job.sender.send_last(
             [sampled.token for sampled in sequence.unsent],

@@ -109,6 +109,7 @@ class WorkerService:
                 cache_dir=settings.cache_dir,
                 threads=settings.threads,
                 block_tokens=settings.block_tokens,
+                device=settings.device,
             )
             failures = run_self_test(loaded, settings.cache_dir)
         except (CheckpointError, EngineError) as error:

@@ -7,6 +7,7 @@ from shared.kv import block_keys
 from shared.messages.common import ErrorCode, NodeRef
 from shared.messages.decode import DecodeRun, Handoff, KvBlock, KvReady
 from shared.messages.pool import AllocateReply, Blocks, PullItem, SealBlock
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.grid import Grid
 from shared.worker.pool_client import PoolClient
@@ -43,7 +44,9 @@ class KvIntake:
         """The leading own blocks that are verified and no longer written."""
         self.moved_bytes = 0
         self.seconds = 0.0
-        self.transport = "none"
+        self.transports: set[str] = set()
+        self._moves: list[tuple[float, int]] = []
+        """When each pull was done, and its bytes."""
 
     async def pull_hinted(self, hints: Iterable[KvReady]) -> None:
         """Pull what is said to be ready. A failure costs time: the hand-over names it all again."""
@@ -74,6 +77,10 @@ class KvIntake:
             self._arrived = [0] * len(self._own.slots)
             await self._once_more(handoff)
         return _joined(self._prefix, self._sealed)
+
+    def bytes_until(self, when_s: float) -> int:
+        """What had arrived by then."""
+        return sum(num_bytes for done_s, num_bytes in self._moves if done_s <= when_s)
 
     def _check(self, handoff: Handoff) -> None:
         """Every block of the prompt, whole and with a checksum: one without would prove nothing."""
@@ -161,7 +168,8 @@ class KvIntake:
             reply = await self._pool.pull(self._handle, node, batch, remaining_ms=PULL_TIMEOUT_MS)
             self.moved_bytes += reply.moved_bytes
             self.seconds += reply.seconds
-            self.transport = reply.transport
+            self.transports.add(reply.transport)
+            self._moves.append((monotonic_s(), reply.moved_bytes))
             for item in batch:
                 mask = _mask(item.first_layer, item.end_layer)
                 self._arrived[own_of_slot[item.slot]] |= mask

@@ -36,6 +36,8 @@ class PrefillJob(Attempt):
         self.has_slots = False
         """From then on its prefix cannot be given up."""
         self.sender: TokenSender | None = None
+        self.first_token: int | None = None
+        """The one that the gateway was given."""
 
     @property
     def expected_cached_tokens(self) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ from shared.worker.turns import Turns
 NUM_LAYER_GROUPS = 6
 OnLayers = Callable[[list[KvBlock], tuple[int, int]], None]
 """Blocks of which these layers are complete now; called on the event loop."""
+OnFirst = Callable[["Computed"], Awaitable[None]]
+"""All is computed and was read unchanged; its last blocks are not sealed yet."""
 
 
 class StaleBlocksError(Exception):
@@ -70,9 +73,10 @@ class PrefillPass:
         job: PrefillJob,
         tokens: npt.NDArray[np.int32],
         params: SamplingParams,
-        on_layers: OnLayers,
+        on_layers: OnLayers | None,
         on_sealed: Callable[[int], None],
     ) -> None:
+        """`on_layers` is None when nobody wants layers before the prompt is computed."""
         self._tools = tools
         self._engine = engine
         self._job = job
@@ -89,9 +93,10 @@ class PrefillPass:
             shareable = tools.grid.shareable_blocks(len(tokens))
             self._keyed_blocks = min(shareable, block_keys.num_keys(job.chain))
 
-    async def compute(self, hold: Callable[[], Awaitable[Prefix]]) -> Computed:
+    async def compute(self, hold: Callable[[], Awaitable[Prefix]], on_first: OnFirst) -> Computed:
         """`hold` gives the cached prefix, when it is this prompt's turn.
 
+        `on_first` is awaited before the last blocks are sealed, which the client need not wait for.
         Raises StaleBlocksError when the pass must be thrown away.
         """
         tools, job = self._tools, self._job
@@ -109,15 +114,18 @@ class PrefillPass:
                 chunks = list(tools.grid.chunks(hit_blocks * tools.grid.block_tokens, num_tokens))
                 await self._compute_chunk(chunks[0])
                 break
-        await self._seal(chunks[0])
-        for chunk in chunks[1:]:
+        for done, chunk in pairwise(chunks):
+            await self._seal(done)
             async with tools.turns.turn(job.handle):
                 await self._compute_chunk(chunk)
-            await self._seal(chunk)
-        self._check_unchanged(chunks[-1])  # a block may have changed during the last seal
+        self._check_unchanged(chunks[-1])
         assert self._first is not None  # the last chunk gives logits
         queue_s = max(free_s - job.run_s, 0.0) + wait_s
-        return Computed(self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s)
+        computed = Computed(self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s)
+        await on_first(computed)
+        await self._seal(chunks[-1])
+        self._check_unchanged(chunks[-1])  # a block may have changed during the last seal
+        return computed
 
     @property
     def _pool(self) -> PoolClient:
@@ -174,11 +182,14 @@ class PrefillPass:
         job = self._job
         num_tokens = len(self._tokens)
         block_range = self._tools.grid.blocks_of(chunk)
-        prefix_slots = [block.slot for block in self._blocks[: block_range.start]]
+        prefix = self._blocks[: block_range.start]
+        prefix_slots = [block.slot for block in prefix]
         chunk_blocks = [self._blocks[index] for index in block_range]
         chunk_slots = [block.slot for block in chunk_blocks]
         is_last = chunk.end == num_tokens
         loop = asyncio.get_running_loop()
+
+        wants_layers = self._on_layers is not None
 
         def on_layer(layer: int) -> None:
             group = self._groups.get(layer)
@@ -192,7 +203,8 @@ class PrefillPass:
                 chunk.start,
                 prefix_slots,
                 chunk_slots,
-                on_layer=on_layer,
+                generations=[block.generation for block in (*prefix, *chunk_blocks)],
+                on_layer=on_layer if wants_layers else None,
                 is_cancelled=lambda: job.is_stopped,
                 want_logits=is_last,
             )
@@ -211,7 +223,7 @@ class PrefillPass:
         return choose_each(logits.unsqueeze(0), [(0, sampler, len(self._tokens))])[0]
 
     def _announce(self, blocks: list[KvBlock], layers: tuple[int, int]) -> None:
-        if blocks and not self._job.is_stopped:
+        if blocks and self._on_layers is not None and not self._job.is_stopped:
             self._on_layers(blocks, layers)
 
     async def _seal(self, chunk: Chunk) -> None:

@@ -14,6 +14,7 @@ from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, KvBlock
 from shared.messages.prefill import Cancel, PrefillRun
+from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.announcer import KvAnnouncer
@@ -54,7 +55,13 @@ class PrefillWork:
 
     def open(self, session: PoolSession) -> None:
         loaded = self._parts.loaded
-        self._engine = PrefillEngine(loaded.model, session.slots, loaded.layout, loaded.grid_tokens)
+        self._engine = PrefillEngine(
+            loaded.model,
+            session.slots,
+            loaded.layout,
+            loaded.grid_tokens,
+            device_tokens=self._parts.context.settings.device_tokens,
+        )
 
     def close(self) -> None:
         """Let go of the pool's memory; no job may be left."""
@@ -69,20 +76,17 @@ class PrefillWork:
         self._tools.turns.changed()
         computed = await self._compute(job, run)
         self._leave_queue(job)
-        times = Times(
-            queue_s=computed.queue_s, load_s=computed.prefix.load_s, compute_s=computed.compute_s
-        )
-        reuse = self._reuse(job, computed)
-        if not run.is_resume and await self._send_first(job, run, computed, times, reuse):
+        if not run.is_resume and self._finish(job, run, computed) is not None:
+            await self._send_only(job, run, computed)
             return
         handoff = Handoff(
             ref=job.ref,
             node=job.session.node,
             blocks=computed.blocks,
-            first_token=computed.first.token,
+            first_token=computed.first.token if job.first_token is None else job.first_token,
             seen_tokens=seen_tokens(run.sampling, tokens_of(run)),
-            times=times,
-            reuse=reuse,
+            times=_times(computed),
+            reuse=self._reuse(job, computed),
         )
         pool = job.session.client
         await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
@@ -121,11 +125,16 @@ class PrefillWork:
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
         tokens = tokens_of(run)
+
+        async def on_first(computed: Computed) -> None:
+            # After a pass that was thrown away later the gateway has it.
+            if not run.is_resume and job.first_token is None:
+                await self._send_first(job, run, computed)
+
         for _ in range(2):
             try:
-                return await self._new_pass(job, run, tokens).compute(
-                    lambda: self._hold_in_turn(job)
-                )
+                one = self._new_pass(job, run, tokens)
+                return await one.compute(lambda: self._hold_in_turn(job), on_first)
             except StaleBlocksError:
                 log.warning("%s: blocks changed while they were read, computing anew", job.handle)
                 await job.session.client.release(job.handle)
@@ -142,8 +151,7 @@ class PrefillWork:
         node = job.session.node
 
         def on_layers(blocks: list[KvBlock], layers: tuple[int, int]) -> None:
-            if run.decode.node != node.id:
-                self._announcer.announce(run.decode, job.ref, node, blocks, layers)
+            self._announcer.announce(run.decode, job.ref, node, blocks, layers)
 
         return PrefillPass(
             self._tools,
@@ -151,15 +159,39 @@ class PrefillWork:
             job,
             tokens,
             params_of(run.sampling),
-            on_layers,
+            # A decode of this node reads the blocks where they are.
+            on_layers if run.decode.node != node.id else None,
             lambda num_blocks: self._on_computed(job, num_blocks),
         )
 
-    async def _send_first(
-        self, job: PrefillJob, run: PrefillRun, computed: Computed, times: Times, reuse: Reuse
-    ) -> bool:
-        """Token 0 to the gateway. True when the answer ends with it: decode is let go."""
-        finish = finish_reason(
+    async def _send_first(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
+        """Token 0 to the gateway, when the answer goes on after it."""
+        if self._finish(job, run, computed) is not None:
+            return
+        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+        await job.sender.send(
+            [computed.first.token],
+            logprobs=wire_logprobs([computed.first]),
+            times=_times(computed),
+            reuse=self._reuse(job, computed),
+        )
+        job.first_token = computed.first.token
+
+    async def _send_only(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
+        """Token 0 with which the answer ends: decode is let go."""
+        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+        await job.sender.send_last(
+            [computed.first.token],
+            logprobs=wire_logprobs([computed.first]),
+            finish_reason=self._finish(job, run, computed),
+            times=_times(computed),
+            reuse=self._reuse(job, computed),
+        )
+        subject = subjects.instance("decode", run.decode.id, "cancel")
+        await self._bus.publish(subject, Cancel(ref=job.ref))
+
+    def _finish(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> FinishReason | None:
+        return finish_reason(
             run.sampling,
             self._parts.loaded.config.eos_token_ids,
             token=computed.first.token,
@@ -167,17 +199,6 @@ class PrefillWork:
             num_tokens=job.num_tokens,
             context_tokens=self._parts.context_tokens,
         )
-        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-        first, logprobs = [computed.first.token], wire_logprobs([computed.first])
-        if finish is None:
-            await job.sender.send(first, logprobs=logprobs, times=times, reuse=reuse)
-        else:
-            await job.sender.send_last(
-                first, logprobs=logprobs, finish_reason=finish, times=times, reuse=reuse
-            )
-            subject = subjects.instance("decode", run.decode.id, "cancel")
-            await self._bus.publish(subject, Cancel(ref=job.ref))
-        return finish is not None
 
     def _hit_tokens(self, job: PrefillJob, prefix: Prefix) -> int:
         grid = self._parts.grid
@@ -209,3 +230,9 @@ class PrefillWork:
 
 def tokens_of(run: PrefillRun) -> npt.NDArray[np.int32]:
     return np.frombuffer(run.tokens, dtype="<i4").astype(np.int32, copy=False)
+
+
+def _times(computed: Computed) -> Times:
+    return Times(
+        queue_s=computed.queue_s, load_s=computed.prefix.load_s, compute_s=computed.compute_s
+    )

@@ -23,6 +23,14 @@ class WorkerSettings(CommonSettings):
         default=None, ge=16, le=512, description="tokens of a block; the grid's when not set"
     )
     threads: int = Field(default=1, ge=1, description="threads of one matrix product")
+    device: str = Field(
+        default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:N"
+    )
+    device_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="prefill on cuda: tokens of KV kept on the device, one whole context at least",
+    )
     shared_dir: Path = Field(
         default=Path("/dev/shm/moonpool"), description="where transfers of this host are found"
     )

@@ -6,8 +6,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pytest
+import xxhash
 
-from shared.transport.base import Peer, PeerLost, Slice, Transport
+from shared.transport.base import (
+    InvalidSlice,
+    Peer,
+    PeerLost,
+    Slice,
+    Transport,
+    WriteRefused,
+)
 
 BLOCK_BYTES = 1 << 20
 NUM_SLOTS = 16
@@ -16,8 +24,11 @@ NUM_SLOTS = 16
 class TransportBench(Protocol):
     """A transport with one peer, as a test sees them."""
 
-    transport: Transport
     peer: Peer
+
+    @property
+    def transport(self) -> Transport:
+        """Of this process."""
 
     def own(self, slot: int) -> npt.NDArray[np.uint8]:
         """Bytes of an own slot."""
@@ -136,3 +147,90 @@ class TransportContract:
         assert done == [1] * 8
         for slot, data in enumerate(expected):
             assert np.array_equal(bench.own(slot), data)
+
+    async def test_slices_of_any_size_and_place_arrive_whole(self, bench: TransportBench) -> None:
+        random = np.random.default_rng(7)
+        expected = {slot: fill(bench, slot) for slot in range(6)}
+        for slot in range(6):
+            bench.own(slot)[:] = 0
+        sizes = [1, 63, 64, 65, 4095, 70_001, 300_001, BLOCK_BYTES]
+        slices: list[Slice] = []
+        for number, num_bytes in enumerate(sizes * 6):
+            slot, offset = number % 6, int(random.integers(0, BLOCK_BYTES - num_bytes + 1))
+            slices.append(Slice(slot, bench.generation(slot), slot, offset, num_bytes))
+        assert await bench.transport.read(bench.peer, slices, timeout_s=10) == len(slices)
+        for part in slices:
+            where = slice(part.offset, part.offset + part.num_bytes)
+            assert np.array_equal(bench.own(part.slot)[where], expected[part.peer_slot][where])
+
+    async def test_a_slice_outside_of_an_own_slot_is_refused(self, bench: TransportBench) -> None:
+        generation = bench.generation(1)
+        for part in (
+            Slice(1, generation, NUM_SLOTS, 0, 10),
+            Slice(1, generation, -1, 0, 10),
+            Slice(1, generation, 1, BLOCK_BYTES - 9, 10),
+            Slice(1, generation, 1, -1, 10),
+        ):
+            with pytest.raises(InvalidSlice):
+                await bench.transport.read(bench.peer, [part], timeout_s=5)
+
+    async def test_a_slot_that_the_peer_has_not_is_not_read(self, bench: TransportBench) -> None:
+        bench.own(2)[:] = 9
+        try:
+            part = Slice(NUM_SLOTS + 5, 1, 2, 0, 100)
+            assert await bench.transport.read(bench.peer, [part], timeout_s=5) == 0
+        except PeerLost:
+            pass  # it may as well not want to speak with us any more
+        assert (bench.own(2) == 9).all()
+
+    async def test_after_a_cancel_the_peer_is_read_again(self, bench: TransportBench) -> None:
+        data = fill(bench, 4)
+        for _ in range(3):
+            reading = asyncio.ensure_future(
+                bench.transport.read(bench.peer, many(bench), timeout_s=30)
+            )
+            await asyncio.sleep(0.02)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            bench.own(5)[:] = 0
+            assert await bench.transport.read(bench.peer, [whole(bench, 4, 5)], timeout_s=5) == 1
+            assert np.array_equal(bench.own(5), data)
+
+    async def test_an_aborted_peer_can_be_connected_again(self, bench: TransportBench) -> None:
+        data = fill(bench, 3)
+        await bench.transport.connect(bench.peer)
+        bench.transport.abort(bench.peer)
+        if bench.transport.name == "fake":
+            return  # its peers are in its own memory and gone with it
+        assert await bench.transport.read(bench.peer, [whole(bench, 3, 1)], timeout_s=5) == 1
+        assert np.array_equal(bench.own(1), data)
+
+    async def test_digests_are_those_of_the_bytes_that_arrived(self, bench: TransportBench) -> None:
+        read_digests = getattr(bench.transport, "read_digests", None)
+        if read_digests is None:
+            return  # this transport does not hash; whoever asked it does
+        slices = [
+            Slice(slot, bench.generation(slot), slot + 8, offset, num_bytes)
+            for slot, offset, num_bytes in ((0, 0, BLOCK_BYTES), (1, 3, 500_001), (2, 77, 9))
+        ]
+        for slot in range(3):
+            fill(bench, slot)
+        digests = await read_digests(bench.peer, slices, timeout_s=5)
+        assert digests == [
+            xxhash.xxh3_64_intdigest(
+                bench.own(part.slot)[part.offset : part.offset + part.num_bytes].data
+            )
+            for part in slices
+        ]
+        bench.reuse(1)
+        assert len(await read_digests(bench.peer, slices, timeout_s=5)) == 1
+
+    async def test_a_write_that_nobody_asked_for_is_refused(self, bench: TransportBench) -> None:
+        if bench.transport.name == "fake":
+            return  # has no owner that could refuse
+        before = fill(bench, 2)
+        bench.own(3)[:] = 1
+        with pytest.raises(WriteRefused):
+            await bench.transport.write(bench.peer, [whole(bench, 2, 3)], timeout_s=5)
+        assert np.array_equal(bench.theirs(2), before)

@@ -63,12 +63,29 @@ def test_the_overhead_bench_takes_the_engines_time_off(tmp_path: Path) -> None:
     assert done.returncode == (0 if report["ok"] else 1)
 
 
+@pytest.mark.slow
+def test_the_transfer_bench_measures_bytes_and_services_without_a_peer(tmp_path: Path) -> None:
+    done = moonpool(tmp_path, "transfer", "--quick", "--json")
+    report = json.loads(done.stdout)
+    bars = {bar["name"]: bar for bar in report["bars"]}
+    assert bars["1 MiB local / memcpy"]["value"] > 0
+    assert bars["16 MiB local + xxh3 / memcpy"]["value"] > 0
+    absent = bars["put + get, tcp / Mooncake store"]
+    assert absent["value"] is None
+    assert "moonpool bench --setup-peers mooncake" in absent["note"]
+    batches = {batch["name"]: batch for batch in report["store"]["batches"]}
+    assert batches["moonpool local"]["get_gb_per_s"] > 0
+    assert batches["moonpool tcp"]["put_gb_per_s"] > 0
+    assert set(report["store"]["small_us"]) == {"local", "tcp"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("engine", "--only", "speed", "--json"), "--only speed: no such group"),
         (("engine", "--model", "dummy:huge", "--json"), "dummy:huge"),
         (("--setup-peers", "sglang", "--json"), "sglang: no such peer"),
+        (("transfer", "--only", "raws", "--json"), "--only raws: no such group"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_by_name(

@@ -1,6 +1,7 @@
 """`moonpool index` on a cluster that has served something."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -17,12 +18,17 @@ TEXT = "The index knows which node holds which block. " * 20
 
 
 def index(cluster: HostedCluster, *arguments: str) -> tuple[int, dict[str, Any]]:
+    access = cluster.cluster.nats_access
+    own = {"MOONPOOL_NATS_USER": access.user, "MOONPOOL_NATS_PASSWORD": access.password}
+    if access.tls is not None:
+        own["MOONPOOL_NATS_CA"] = str(access.tls.ca)
     done = subprocess.run(
         [*MOONPOOL, "index", *arguments, "--nats", cluster.nats_url, "--json"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        env=os.environ | {name: value for name, value in own.items() if value is not None},
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

@@ -4,10 +4,13 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from shared.runtime.bus import Bus
 from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
 from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.tasks import Tasks
+from tests.support.deadline import until
 
 pytestmark = pytest.mark.integration
 LOG = logging.getLogger("test")
@@ -78,6 +82,51 @@ async def test_errors_arrive_as_the_service_error_that_was_raised(bus: Bus) -> N
         bad = await bus.client.request("moonpool.t.refuse", b"\xff\xff", timeout=5)
         assert bad.headers is not None
         assert bad.headers["Nats-Service-Error-Code"] == "bad_request"
+        await service.stop()
+
+
+async def test_statistics_tell_how_long_handlers_worked_and_what_failed(bus: Bus) -> None:
+    may_end = asyncio.Event()
+
+    async def work(number: Number) -> Number:
+        if number.value == 0:
+            raise ServiceError(ErrorCode.OVERLOADED, "full")
+        await may_end.wait()
+        return number
+
+    async def stats(name: str) -> dict[str, Any]:
+        answer = await bus.client.request(f"$SRV.STATS.{name}", b"", timeout=5)
+        (endpoint,) = json.loads(answer.data)["endpoints"]
+        return dict(endpoint)
+
+    async with asyncio.TaskGroup() as group:
+        service = MicroService(bus, Tasks(group, LOG), LOG)
+        name = f"stats-{secrets.token_hex(4)}"
+        subject = f"moonpool.t.{name}"
+        endpoint = Endpoint("work", subject, Number, Number, work, "works")
+        await service.start(
+            name=name, version="0.0.1", description="t", metadata={}, endpoints=[endpoint]
+        )
+        asking = asyncio.ensure_future(bus.request(subject, Number(value=1), Number, timeout_s=5))
+
+        async def has(num_requests: int, running: int) -> bool:
+            said = await stats(name)
+            return (said["num_requests"], said["data"]["running"]) == (num_requests, running)
+
+        await until(lambda: has(1, 1), what="it runs")
+        started_s = time.monotonic()
+        await asyncio.sleep(0.05)  # the time that is measured
+        may_end.set()
+        await asking
+        worked_ns = int((time.monotonic() - started_s) * 1e9)
+        with pytest.raises(ServiceError):
+            await bus.request(subject, Number(value=0), Number, timeout_s=5)
+        await until(lambda: has(2, 0), what="all has ended")
+        said = await stats(name)
+        assert (said["num_requests"], said["num_errors"]) == (2, 1)
+        assert said["last_error"] == "overloaded:full"
+        assert said["processing_time"] >= 0.9 * worked_ns
+        assert said["average_processing_time"] == said["processing_time"] // 2
         await service.stop()
 
 

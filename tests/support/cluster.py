@@ -61,6 +61,7 @@ class HostedCluster:
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(CALL_TIMEOUT_S)
         assert not self._thread.is_alive(), "the cluster did not end"
+        assert not self._refused(), f"NATS users may do too little: {self._refused()}"
         left = [path for path in (self._folders) if path.exists()]
         assert not left, f"the cluster left {left}"
 
@@ -81,7 +82,11 @@ class HostedCluster:
 
     @property
     def redis_url(self) -> str:
-        return self.cluster.redis_url
+        """With the operator's user, where Redis has users."""
+        made = self.cluster.credentials
+        if made is None or self.options.redis_url is not None:
+            return self.cluster.redis_url
+        return made.redis_url(self.cluster.redis_url)
 
     @property
     def admin_key(self) -> str:
@@ -123,6 +128,11 @@ class HostedCluster:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the cluster's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+
+    def _refused(self) -> list[str]:
+        """What NATS did not allow. The right to answer dies with the server that was asked."""
+        said = [line for _, line in self.lines if "permissions violation" in line.lower()]
+        return [line for line in said if '"_inbox.' not in line.lower()]
 
     # --- the thread --------------------------------------------------------------------------
 

@@ -12,8 +12,17 @@ import numpy as np
 
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill, Reuse, Times
-from shared.messages.common import Empty, ErrorCode, ErrorInfo, InstanceRef, Ok, RequestRef
+from shared.messages.common import (
+    Empty,
+    ErrorCode,
+    ErrorInfo,
+    InstanceRef,
+    Ok,
+    RequestRef,
+    Targets,
+)
 from shared.messages.conductor import (
+    Candidate,
     ModelInfo,
     ModelsReply,
     Placement,
@@ -189,6 +198,8 @@ class FakeCluster:
         self.places: list[PlaceRequest] = []
         self.bills: list[FinishedBill] = []
         self.refusal: ErrorInfo | None = None
+        self.targets: Targets | None = None
+        self.losers: list[Candidate] = []
         self.repeats_chunks = False
         self._handovers: dict[str, asyncio.Event] = {}
         self._micro = MicroService(bus, tasks, LOG)
@@ -202,6 +213,9 @@ class FakeCluster:
             endpoints=[
                 Endpoint("m", subjects.CONDUCTOR_MODELS, Empty, ModelsReply, self._models, "m"),
                 Endpoint("p", subjects.CONDUCTOR_PLACE, PlaceRequest, PlaceReply, self._place, "p"),
+                Endpoint(
+                    "e", subjects.CONDUCTOR_EXPLAIN, PlaceRequest, PlaceReply, self._place, "e"
+                ),
             ],
         )
         await self.bus.subscribe(subjects.FINISHED_BILLS, FinishedBill, self.bills.append)
@@ -251,7 +265,7 @@ class FakeCluster:
     async def _place(self, request: PlaceRequest) -> PlaceReply:
         self.places.append(request)
         if self.refusal is not None:
-            return PlaceReply(refusal=self.refusal)
+            return PlaceReply(refusal=self.refusal, targets=self.targets)
         prefill = self._pick("prefill", request.prefill, request.exclude)
         decode = self._pick("decode", request.decode, request.exclude)
         if prefill is None or decode is None:
@@ -265,7 +279,8 @@ class FakeCluster:
                 source=None,
                 predicted=PREDICTED,
                 policy="fake",
-            )
+            ),
+            losers=self.losers,
         )
 
     def _pick(self, service: str, wanted: str | None, exclude: list[str]) -> FakeInstance | None:

@@ -59,7 +59,11 @@ def write_gguf(
     metadata: Mapping[str, MetadataValue],
     tensors: Mapping[str, npt.NDArray[np.float32]],
     ggml_type: int = _F32,
+    stored: Mapping[str, tuple[int, bytes]] | None = None,
 ) -> Path:
+    """`stored`: type and raw bytes of tensors that are not as their array says."""
+    kept = {name: (ggml_type, tensor.tobytes()) for name, tensor in tensors.items()}
+    kept |= stored or {}
     out = bytearray(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)))
     for key, value in metadata.items():
         out += _string(key) + _value(value)
@@ -67,11 +71,12 @@ def write_gguf(
     for name, tensor in tensors.items():
         dims = tensor.shape[::-1]
         out += _string(name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
-        out += struct.pack("<IQ", ggml_type, offset)
-        offset += _padded(tensor.nbytes)
+        out += struct.pack("<IQ", kept[name][0], offset)
+        offset += _padded(len(kept[name][1]))
     out += bytes(_padded(len(out)) - len(out))
-    for tensor in tensors.values():
-        out += tensor.tobytes() + bytes(_padded(tensor.nbytes) - tensor.nbytes)
+    for name in tensors:
+        raw = kept[name][1]
+        out += raw + bytes(_padded(len(raw)) - len(raw))
     path.write_bytes(out)
     return path
 

@@ -4,7 +4,7 @@ Not part of the test run: it needs transformers, which the project does not depe
 
     python -m venv --system-site-packages /tmp/goldens
     /tmp/goldens/bin/pip install transformers accelerate
-    PYTHONPATH=. /tmp/goldens/bin/python tests/support/make_goldens.py [families] [smollm2]
+    PYTHONPATH=. /tmp/goldens/bin/python tests/support/make_goldens.py [families] [smollm2] ...
 """
 
 import importlib
@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
+from shared.checkpoint.gguf_file import read_gguf
 from shared.checkpoint.locate import PACKAGED_MODEL, locate
 from shared.checkpoint.text_model import load_text_model
+from tests.support.chat_templates import CHATS, SPECIAL_TOKENS, TEMPLATES
 from tests.support.family_checkpoints import (
     FAMILIES,
     NUM_ANSWER_TOKENS,
@@ -101,10 +103,29 @@ def packaged_model(transformers: Any) -> list[Any]:
     return found
 
 
+def chat_templates(transformers: Any) -> dict[str, Any]:
+    """What transformers makes of each chat by each template, without and with the opening."""
+    render = transformers.utils.chat_template_utils.render_jinja_template
+    found: dict[str, Any] = {}
+    packaged = read_gguf(locate(PACKAGED_MODEL).file_path).metadata["tokenizer.chat_template"]
+    for template_name, template in (*TEMPLATES.items(), (PACKAGED_MODEL, packaged)):
+        for chat_name, chat in CHATS.items():
+            found[f"{template_name}: {chat_name}"] = [
+                render(
+                    conversations=[chat],
+                    chat_template=template,
+                    add_generation_prompt=is_open,
+                    **SPECIAL_TOKENS,
+                )[0][0]
+                for is_open in (False, True)
+            ]
+    return found
+
+
 def main() -> None:
     transformers = importlib.import_module("transformers")
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    makers = {"families": families, "smollm2": packaged_model}
+    makers = {"families": families, "smollm2": packaged_model, "chat_templates": chat_templates}
     for name in sys.argv[1:] or makers:
         content = {"made_with": versions, "answers": makers[name](transformers)}
         text = json.dumps(content, separators=(",", ":"))

@@ -56,6 +56,7 @@ class TransferNode:
         nats_url: str,
         log: Path,
         pool_bytes: int,
+        transport: str,
         settings: Mapping[str, str],
     ) -> None:
         self.node = node
@@ -69,6 +70,7 @@ class TransferNode:
             "MOONPOOL_POOL_BYTES": str(pool_bytes),
             "MOONPOOL_INDEX_TIMEOUT_S": "0.3",
             "MOONPOOL_PEER_TIMEOUT_S": "1",
+            "MOONPOOL_TRANSPORTS": transport,
             "MOONPOOL_DRAIN_TIMEOUT_S": "3",
             "PYTHONFAULTHANDLER": "1",
             **settings,
@@ -150,7 +152,9 @@ class TransferNode:
 class TransferHost:
     """One host with a shared folder; starts nodes on it and ends all of it on leaving."""
 
-    def __init__(self, nats_url: str, logs: Path) -> None:
+    def __init__(self, nats_url: str, logs: Path, transport: str = "local") -> None:
+        self.transport = transport
+        """The only one of its nodes: with tcp they are as on hosts of their own."""
         self._nats_url = nats_url
         self._logs = logs
         self._stack = ExitStack()
@@ -180,6 +184,7 @@ class TransferHost:
             nats_url or self._nats_url,
             self._logs / f"{node}.log",
             pool_bytes,
+            self.transport,
             settings or {},
         )
         return self._stack.enter_context(transfer)

@@ -104,6 +104,7 @@ async def test_a_stopped_worker_costs_its_share_and_no_more(host: TransferHost) 
     pool.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 @pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.02])
 async def test_a_source_killed_in_mid_fetch_shortens_the_run(
     host: TransferHost, delay_s: float
@@ -129,6 +130,7 @@ async def test_a_source_killed_in_mid_fetch_shortens_the_run(
     b.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_a_stopped_source_costs_a_bounded_wait(host: TransferHost) -> None:
     source = host.start("a")
     a, b = await host.attach(source), await host.attach(host.start("b"))
@@ -202,6 +204,7 @@ async def test_a_draining_node_finishes_its_fetch_and_takes_no_new_one(
     b.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_a_restart_under_the_same_name_is_another_node(host: TransferHost) -> None:
     source = host.start("a")
     a, b = await host.attach(source), await host.attach(host.start("b"))

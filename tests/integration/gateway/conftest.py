@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -36,7 +39,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def running_rig(nats_url: str) -> AsyncIterator[Rig]:
+async def running_rig(nats_url: str, **changes: Any) -> AsyncIterator[Rig]:
     settings = GatewaySettings.model_validate(
         {
             "nats_url": nats_url,
@@ -45,6 +48,7 @@ async def running_rig(nats_url: str) -> AsyncIterator[Rig]:
             "http_port": 0,
             "admin_key": ADMIN_KEY,
             "max_body_bytes": 100_000,
+            **changes,
         }
     )
     bus = await Bus.connect(nats_url, name="gateway")
@@ -67,7 +71,9 @@ async def running_rig(nats_url: str) -> AsyncIterator[Rig]:
         await service.start(context)
         for instance in cluster.instances:
             await instance.report()
-        async with httpx.AsyncClient(base_url=service.url, timeout=20) as http:
+        async with httpx.AsyncClient(
+            base_url=service.url, timeout=20, verify=trusting(settings.http_cert)
+        ) as http:
             rig = Rig(service, context, cluster, http)
             await until(lambda: not service.missing, what="gateway ready")
             yield rig
@@ -78,6 +84,10 @@ async def running_rig(nats_url: str) -> AsyncIterator[Rig]:
         assert await fake_tasks.end(5) == []
     await bus.close()
     await fake_bus.close()
+
+
+def trusting(cert: Path | None) -> ssl.SSLContext | bool:
+    return True if cert is None else ssl.create_default_context(cafile=str(cert))
 
 
 @pytest.fixture

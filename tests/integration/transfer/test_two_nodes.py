@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shared.messages import subjects
-from shared.messages.common import ErrorCode, FetchSource, NodeRef
+from shared.messages.common import ErrorCode, FetchSource, NodeRef, Replica
 from shared.messages.index import InventoryReply, InventoryRequest, ResidencyEvent
 from shared.messages.pool import PullItem, SealBlock
 from shared.messages.transfer import KvGeometry
@@ -29,6 +29,7 @@ from tests.support.transfer_node import (
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_blocks_sealed_on_one_node_are_fetched_by_the_other(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -42,7 +43,7 @@ async def test_blocks_sealed_on_one_node_are_fetched_by_the_other(host: Transfer
     assert len(reply.blocks.slots) == 40
     assert reply.num_local == 5
     assert reply.fetched_bytes == 35 * GEOMETRY.block_bytes
-    assert reply.transport == "local"
+    assert reply.transport == host.transport
     check_bytes(b, chain, reply.blocks)
     again = await b.lease("r2", chain)
     assert again.slots == reply.blocks.slots
@@ -51,6 +52,7 @@ async def test_blocks_sealed_on_one_node_are_fetched_by_the_other(host: Transfer
     b.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_a_fetch_brings_what_the_source_has_and_no_more(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -89,6 +91,7 @@ async def test_two_fetches_of_one_chain_at_once_move_it_once(host: TransferHost)
         pool.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_layers_of_unfinished_and_private_slots_are_pulled(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -132,6 +135,7 @@ async def test_layers_of_unfinished_and_private_slots_are_pulled(host: TransferH
     b.close()
 
 
+@pytest.mark.parametrize("host", ["local", "tcp"], indirect=True)
 async def test_a_slot_in_another_use_is_not_pulled(host: TransferHost) -> None:
     a = await host.attach(host.start("a"))
     b = await host.attach(host.start("b"))
@@ -298,3 +302,46 @@ async def test_drain_refuses_newcomers_removes_its_files_and_exits_well(
     with pytest.raises(ServiceError, match="no pool to attach to"):
         await host.attach(None, timeout_s=0.2)
     pool.close()
+
+
+async def test_nodes_use_what_both_have(host: TransferHost) -> None:
+    """The source lets nobody map its memory, whatever the other one would like best."""
+    a = await host.attach(host.start("a", settings={"MOONPOOL_TRANSPORTS": "tcp"}))
+    b = await host.attach(host.start("b", settings={"MOONPOOL_TRANSPORTS": "local,tcp"}))
+    chain = make_chain(12, seed=31)
+    await store_chain(a, "w", chain)
+    reply = await b.fetch("r", request_ref(), chain, FetchSource(node=a.node, num_blocks=12), 5_000)
+    assert (len(reply.blocks.slots), reply.transport) == (12, "tcp")
+    check_bytes(b, chain, reply.blocks)
+    back = make_chain(5, seed=32)
+    await store_chain(b, "w", back)
+    source = FetchSource(node=b.node, num_blocks=5)
+    reply = await a.fetch("r2", request_ref(), back, source, 5_000)
+    assert (len(reply.blocks.slots), reply.transport) == (5, "tcp")
+    a.close()
+    b.close()
+
+
+async def test_a_long_run_comes_from_all_that_hold_it(host: TransferHost) -> None:
+    settings = {"MOONPOOL_TRANSPORTS": "local,tcp"}
+    transfers = [host.start(name, pool_bytes=24 << 20, settings=settings) for name in "abc"]
+    a, b, c = [await host.attach(each, max_slots=3000) for each in transfers]
+    chain = make_chain(1100, seed=33)  # 9 MB
+    for holder in (a, b):
+        await store_chain(holder, "w", chain)
+        await holder.release("w")
+    source = FetchSource(
+        node=a.node, num_blocks=1100, others=[Replica(node=b.node, num_blocks=1100)]
+    )
+    reply = await c.fetch("r", request_ref(), chain, source, 9_000)
+    assert len(reply.blocks.slots) == 1100
+    check_bytes(c, chain, reply.blocks)
+    await c.release("r")
+    transfers[0].kill()
+    gone = make_chain(3, seed=34)
+    await store_chain(b, "w", gone)
+    short = FetchSource(node=a.node, num_blocks=3, others=[Replica(node=b.node, num_blocks=3)])
+    reply = await c.fetch("r", request_ref(), gone, short, 9_000)
+    assert len(reply.blocks.slots) == 3, "the second holder is asked when the first is dead"
+    for pool in (a, b, c):
+        pool.close()

@@ -99,6 +99,19 @@ async def test_nothing_is_published_that_was_computed_from_a_block_that_changed(
     await nodes.nothing_is_held()
 
 
+async def test_the_first_token_does_not_wait_for_the_seal(nodes: TwoNodes) -> None:
+    gate = nodes.a.gate("seal")
+    tokens = prompt(200)
+    answer = await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+    await until(lambda: bool(answer.tokens), timeout_s=5)
+    assert answer.text == reference_answer(tokens, SHORT)[:1]
+    gate.open.set()
+    assert (await answer.done()).text == reference_answer(tokens, SHORT)
+    await nodes.nothing_is_held()
+
+
 async def test_decode_takes_no_slots_for_a_prompt_that_only_waits(nodes: TwoNodes) -> None:
     gate, prefix_gate = nodes.a.gate("allocate"), nodes.b.gate("lease")
     answer = await nodes.bench.submit(prompt(700), nodes.prefill, nodes.far_decode, sampling=SHORT)

@@ -4,11 +4,13 @@ from pathlib import Path
 import pytest
 
 from shared.checkpoint.chat_template import ChatTemplate, load_chat_template
-from shared.checkpoint.errors import ChatTemplateError
-from shared.checkpoint.locate import ModelSource, locate
+from shared.checkpoint.errors import ChatTemplateError, CheckpointError
+from shared.checkpoint.locate import PACKAGED_MODEL, ModelSource, locate
 from shared.checkpoint.tokenizer import load_tokenizer
+from tests.support.chat_templates import CHATS, SPECIAL_TOKENS, TEMPLATES
 from tests.support.gguf_builder import byte_level_metadata, llama_tensors, write_gguf
 
+GOLDENS = Path(__file__).resolve().parents[2] / "goldens" / "chat_templates.json"
 HI = [{"role": "user", "content": "Hi <b>&"}]
 BYTES = load_tokenizer(locate("dummy:tiny"))
 
@@ -39,6 +41,22 @@ def test_a_folder_keeps_its_template_in_either_file(tmp_path: Path) -> None:
     assert load_chat_template(source, BYTES).render(HI) == "<s>one"
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}two")
     assert load_chat_template(source, BYTES).render(HI) == "<s>two"
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, PACKAGED_MODEL])
+def test_chats_are_rendered_as_transformers_renders_them(name: str) -> None:
+    goldens = json.loads(GOLDENS.read_text(encoding="utf-8"))["answers"]
+    if name in TEMPLATES:
+        template = ChatTemplate("m", TEMPLATES[name], SPECIAL_TOKENS)
+    else:
+        try:
+            source = locate(PACKAGED_MODEL)
+        except CheckpointError as error:
+            pytest.skip(str(error))
+        template = load_chat_template(source, load_tokenizer(source))
+    for chat_name, chat in CHATS.items():
+        found = [template.render(chat, add_generation_prompt=is_open) for is_open in (False, True)]
+        assert found == goldens[f"{name}: {chat_name}"]
 
 
 def test_a_model_without_a_template_says_what_to_do(tmp_path: Path) -> None:

@@ -36,6 +36,17 @@ def tiny_torch(engine_cache: Path) -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
+def tiny_torch_small_blocks(engine_cache: Path) -> LoadedModel:
+    return load_model(
+        "dummy:tiny",
+        cache_dir=engine_cache,
+        threads=1,
+        block_tokens=64,
+        linear_mode=best_linear_mode(),
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny_torch_bf16(engine_cache: Path) -> LoadedModel:
     return load_model(
         "dummy:tiny",

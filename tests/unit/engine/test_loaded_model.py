@@ -91,7 +91,21 @@ def test_a_weight_that_would_be_left_out_is_refused(hf_folder: Path, tmp_path: P
 def test_a_tensor_of_another_shape_is_named(hf_folder: Path, tmp_path: Path) -> None:
     wrong = {"model.layers.0.self_attn.v_proj.weight": torch.zeros(32, 64)}
     save_file(hf_tensors() | wrong, hf_folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"layers\.0\.qkv"):
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.v_proj\.weight \[32, 64\]"):
+        load_model(str(hf_folder), cache_dir=tmp_path)
+
+
+def test_an_unknown_architecture_is_named(hf_folder: Path, tmp_path: Path) -> None:
+    config = HF_CONFIG | {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
+    (hf_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"model_type.*mamba"):
+        load_model(str(hf_folder), cache_dir=tmp_path)
+
+
+def test_a_tensor_of_other_columns_is_named(hf_folder: Path, tmp_path: Path) -> None:
+    wrong = {"model.layers.0.mlp.up_proj.weight": torch.zeros(96, 32)}
+    save_file(hf_tensors() | wrong, hf_folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"layers\.0\.mlp\.up_proj\.weight \[96, 32\]"):
         load_model(str(hf_folder), cache_dir=tmp_path)
 
 

@@ -40,7 +40,7 @@ def test_divisors_of_another_head_size_are_refused(config: ModelConfig) -> None:
 
 def test_yarn_scales_what_it_turns(config: ModelConfig) -> None:
     yarn = RopeScaling("yarn", factor=4.0, original_positions=256)
-    table = RotaryTable(replace(config, rope_scaling=yarn), torch.float32)
+    table = RotaryTable(replace(config, rope_scaling=yarn), torch.float32, torch.device("cpu"))
     cos, sin = table.at(torch.tensor([100]))
     expected = 0.1 * torch.log(torch.tensor(4.0)) + 1
     assert torch.allclose((cos**2 + sin**2).sqrt(), expected.expand_as(cos))

@@ -39,7 +39,7 @@ def test_a_plain_chat_has_openai_defaults() -> None:
 
 def test_values_that_mean_nothing_are_taken() -> None:
     body = chat(
-        n=1,
+        n=None,
         presence_penalty=0,
         frequency_penalty=0.0,
         logprobs=False,
@@ -59,7 +59,16 @@ def test_values_that_mean_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
+        ("n", 17),
+        ("n", 0),
+        ("priority", "urgent"),
+        ("ttft_slo_ms", 0),
+        ("tbt_slo_ms", "fast"),
+        ("cache_salt", ""),
+        ("cache_salt", "x" * 257),
+        ("cache_salt", "\ud800"),
+        ("policy", ""),
+        ("user", 5),
         ("n", True),
         ("logprobs", 1),
         ("top_logprobs", 2),  # without logprobs
@@ -165,12 +174,16 @@ def test_stream_options_count_with_stream_only() -> None:
 
 def test_a_prompt_is_text_or_token_ids() -> None:
     assert completion().answer_limit == 16
-    assert completion(prompt=["hi"]).prompt == "hi"
-    assert completion(prompt=[1, 2]).prompt == [1, 2]
-    assert completion(prompt=[[1, 2]]).prompt == [1, 2]
+    assert completion(prompt=["hi"]).prompt == ["hi"]
+    assert completion(prompt=["hi", [1]]).num_choices == 2
+    assert completion(prompt=["hi", "ho"], n=3).num_choices == 6
+    assert completion(prompt=[1, 2]).prompt == [[1, 2]]
+    assert completion(prompt=[[1, 2]]).prompt == [[1, 2]]
 
 
-@pytest.mark.parametrize("prompt", ["", [], ["a", "b"], [1, "a"], [True], {}, None, [[]], 5])
+@pytest.mark.parametrize(
+    "prompt", ["", [], ["a", ""], ["a"] * 65, [1, "a"], [True], {}, None, [[]], 5]
+)
 def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     with pytest.raises(ApiError) as caught:
         completion(prompt=prompt)

@@ -34,7 +34,8 @@ def prompts() -> Iterator[PromptMaker]:
 
 async def completion(prompts: PromptMaker, prompt: Any, **more: Any) -> Prompt:
     raw = json.dumps({"model": "m", "prompt": prompt, **more}).encode()
-    return await prompts.completion(parse_completion(raw), MODEL)
+    (made,) = await prompts.completion(parse_completion(raw), MODEL)
+    return made
 
 
 async def chat(prompts: PromptMaker, text: str, **more: Any) -> Prompt:

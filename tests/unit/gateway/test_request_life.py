@@ -25,7 +25,7 @@ from services.gateway.life_events import (
 )
 from services.gateway.request_life import RequestLife
 from shared.messages.bill import Times
-from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, RequestRef
+from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, RequestRef, Targets
 from shared.messages.conductor import Placement
 from shared.messages.tokens import FinishReason, TokenChunk
 
@@ -204,6 +204,20 @@ def test_a_refusal_that_no_wait_helps_is_told_at_once() -> None:
     life.start(0.0)
     error = refusal(ErrorCode.UNKNOWN_INSTANCE, is_retryable=False)
     assert life.on_event(PlacementRefused(0, error), 0.0) == [Fail(error)]
+
+
+def test_a_target_that_would_be_missed_is_told_at_once_and_is_none_once_tokens_are_given() -> None:
+    missed = refusal(ErrorCode.OVERLOADED).model_copy(
+        update={"targets": Targets(predicted_ttft_s=2.0, allowed_ttft_s=1.0)}
+    )
+    life = new_life()
+    life.start(0.0)
+    assert life.on_event(PlacementRefused(0, missed), 0.0) == [Fail(missed)]
+    life = running_life()
+    life.on_event(chunk(0, 0, 1, stage="prefill"), 1.0)
+    effects = life.on_event(InstanceLost("d", "dead", is_replaced=True), 1.0)
+    assert effects[-1] == AskPlacement(1, ("d",), is_resume=True)
+    assert life.on_event(PlacementRefused(1, missed), 1.0) == []  # it is worth waiting for
 
 
 def test_attempts_are_bounded() -> None:

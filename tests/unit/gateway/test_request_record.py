@@ -1,9 +1,10 @@
 """The bill of a request from what its stages say."""
 
+from services.gateway.job import Job
 from services.gateway.life_events import StageReported
 from services.gateway.request_record import RequestRecord, bill_for_client, cached_from
-from shared.messages.bill import Reuse, Times
-from shared.messages.common import InstanceRef
+from shared.messages.bill import Reuse, Times, joined_transports
+from shared.messages.common import InstanceRef, Sampling
 from shared.messages.conductor import Placement
 
 PREFILL = InstanceRef(id="p", incarnation="pi", node="a")
@@ -25,6 +26,25 @@ def record(prompt_tokens: int = 100) -> RequestRecord:
     return made
 
 
+JOB = Job(
+    request_id="r",
+    client_id="r",
+    model="m",
+    packed_tokens=b"",
+    num_tokens=1,
+    chain=b"",
+    sampling=Sampling(max_tokens=1),
+    cache="on",
+    prefill=None,
+    decode=None,
+    received_s=0.0,
+    deadline_s=1.0,
+    traceparent="00-t-s-01",
+    tenant="acme",
+    user="ann",
+)
+
+
 def test_stages_of_one_attempt_make_one_bill() -> None:
     made = record()
     prefill = Reuse(local_tokens=32, remote_tokens=16, fetched_bytes=7, transport="local")
@@ -33,13 +53,26 @@ def test_stages_of_one_attempt_make_one_bill() -> None:
     made.note_tokens(1, 11.0)
     made.note_tokens(2, 11.5)
     made.note_stage(StageReported(0, "decode", Times(handoff_s=0.1), decode))
-    bill = made.bill(request_id="r", model="m")
+    bill = made.bill(JOB)
     assert bill is not None
     assert bill.real == Times(compute_s=0.2, handoff_s=0.1, ttft_s=1.0, tbt_s=0.5)
     assert bill.output_tokens == 3
+    assert (bill.traceparent, bill.tenant, bill.user) == ("00-t-s-01", "acme", "ann")
     shown = bill_for_client(bill)
     assert (shown["bytes_moved"], shown["cached_from"], shown["transfer_s"]) == (12, "mixed", 0.5)
     assert shown["bill"]["predicted"]["ttft_s"] == 0.5
+
+
+def test_the_bill_names_all_that_moved_bytes() -> None:
+    made = record()
+    fetched = Reuse(remote_tokens=16, fetched_bytes=7, transport="local")
+    made.note_stage(StageReported(0, "prefill", None, fetched))
+    streamed = {"streamed_bytes": 10, "hidden_bytes": 9, "tail_s": 0.25, "transport": "local+tcp"}
+    made.note_stage(StageReported(0, "decode", None, fetched.model_copy(update=streamed)))
+    assert made.reuse.transport == "local+tcp"
+    assert (made.reuse.hidden_bytes, made.reuse.tail_s) == (9, 0.25)
+    assert joined_transports([]) == "none"
+    assert joined_transports(["none", "tcp", "local+tcp"]) == "local+tcp"
 
 
 def test_cached_tokens_are_those_of_the_first_prefill_and_never_more_than_the_prompt() -> None:
@@ -53,7 +86,7 @@ def test_cached_tokens_are_those_of_the_first_prefill_and_never_more_than_the_pr
 
 def test_a_request_that_was_never_placed_has_no_bill() -> None:
     made = RequestRecord(received_s=0.0, prompt_tokens=1)
-    assert made.bill(request_id="r", model="m") is None
+    assert made.bill(JOB) is None
     assert made.cached_tokens == 0
 
 

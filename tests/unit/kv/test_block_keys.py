@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from shared.kv.block_keys import chain_keys, key_at, num_keys, split, take
+from shared.kv.block_keys import chain_keys, key_at, num_keys, seed_of, split, take
 
 ROOT = bytes(range(16))
 GOLDEN = ["0cef5d913acf48712336e10d12246a55", "e137700b8b14ce90a7aaebd3c69d53af"]
@@ -23,6 +23,15 @@ def test_a_key_is_the_hash_of_its_parent_and_its_tokens() -> None:
     first = hashlib.blake2b(ROOT + np.arange(4, dtype="<i4").tobytes(), digest_size=16).digest()
     second = hashlib.blake2b(first + np.arange(4, 8, dtype="<i4").tobytes(), digest_size=16)
     assert chain_keys(ROOT, np.arange(8, dtype=np.int32), 4) == first + second.digest()
+
+
+def test_a_namespace_makes_other_keys_and_none_leaves_the_root() -> None:
+    assert seed_of(ROOT, b"") == ROOT
+    seeds = {seed_of(root, name) for root in (ROOT, bytes(16)) for name in (b"a", b"b", bytes(16))}
+    assert len(seeds) == 6
+    tokens = np.arange(8, dtype=np.int32)
+    plain, kept_apart = chain_keys(ROOT, tokens, 4), chain_keys(seed_of(ROOT, b"a"), tokens, 4)
+    assert not set(split(plain)) & set(split(kept_apart))
 
 
 def test_packed_tokens_and_arrays_of_any_width_give_equal_keys() -> None:

@@ -20,7 +20,7 @@ FORMAT = KvFormat(
     layout_version=1,
     engine_revision=1,
     torch_version="2.13.0+cpu",
-    cpu_isa="x86_64 AVX512 fma",
+    device="x86_64 AVX512 fma",
 )
 OTHER: dict[str, Any] = {
     "weights": "ab",
@@ -34,11 +34,11 @@ OTHER: dict[str, Any] = {
     "layout_version": 2,
     "engine_revision": 2,
     "torch_version": "2.13.1+cpu",
-    "cpu_isa": "x86_64 AVX2 fma",
+    "device": "x86_64 AVX2 fma",
     "threads": 2,
 }
-GOLDEN_ROOT = "74b227413e28c0127b85cd447cfcdae4"
-GOLDEN_SALTED_ROOT = "a936dcf0cbb4ef65db7185a99dec26a6"
+GOLDEN_ROOT = "89a0a4452cd676558759ffa338e9d6ed"
+GOLDEN_SALTED_ROOT = "f2b008f6fdf98d665d4cb95d2908b7bc"
 
 
 def test_the_root_of_a_format_never_changes() -> None:

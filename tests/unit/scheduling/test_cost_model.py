@@ -40,6 +40,31 @@ def test_one_sample_moves_the_level() -> None:
     assert cost.prefill_s(1_024, 0) == pytest.approx(REAL.seconds(1_024, 0), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("prior", "num_samples", "within"),
+    [
+        (PrefillCoefficients(0.01, 1.4, 0.03), 32, 0.2),  # attention's share a tenth of the real
+        (PrefillCoefficients(0.01, 0.5, 0.13), 8, 0.35),
+    ],
+    ids=["a wrong prior gives way", "a right prior holds"],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_hit_saves_follows_from_noisy_cold_prompts(
+    seed: int, prior: PrefillCoefficients, num_samples: int, within: float
+) -> None:
+    rng = random.Random(seed)
+    real = PrefillCoefficients(0.02, 0.5, 0.13)
+    cost = CostModel(CostProfile(prefill=prior))
+    for _ in range(num_samples):
+        n = rng.randrange(256, 4_096)
+        noisy_s = real.seconds(n, 0) * rng.uniform(0.85, 1.15)
+        cost.learn_prefill(PrefillSample(n, 0, noisy_s))
+    for cached in (512, 1_024, 1_536):
+        saved = real.seconds(2_048, 0) - real.seconds(2_048, cached)
+        predicted = cost.prefill_s(2_048, 0) - cost.prefill_s(2_048, cached)
+        assert predicted == pytest.approx(saved, rel=within)
+
+
 def test_strange_times_among_many_do_little() -> None:
     cost = CostModel()
     for index, sample in enumerate(samples(160)):

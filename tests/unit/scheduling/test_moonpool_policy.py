@@ -227,6 +227,14 @@ def test_dynamos_formula_weighs_waiting_blocks_against_cached_ones() -> None:
     assert winner(31 * BLOCK_TOKENS, NodeMatch("n1", "n1-1", 40, disk_blocks=40)) == "p2"
 
 
+def test_a_sender_that_reads_from_its_disk_first_takes_that_much_longer() -> None:
+    busy = instance("prefill", "p1", "n1", expected_start_s=9.0)
+    idle = instance("prefill", "p2", "n2", expected_start_s=0.2)
+    winner = place([busy, idle], NodeMatch("n1", "n1-1", 60, disk_blocks=20))
+    assert winner.prefill.id == "p2"
+    assert winner.predicted.load_s == pytest.approx(20 * 0.01 + 60 * BLOCK_S / 10)
+
+
 def expected(name: str, num_blocks: int, eta_s: float) -> ExpectedPrefix:
     return ExpectedPrefix((name, f"{name}-1"), num_blocks, eta_s)
 
@@ -268,11 +276,3 @@ def test_expected_blocks_are_at_hand_for_their_instance_only_and_for_who_uses_th
     assert (winner.prefill.id, winner.cached_tokens) == ("p2", 0)
     winner = place_expecting([computing, beside], expected("p1", 60, 0.1), use_cache=False)
     assert (winner.prefill.id, winner.cached_tokens) == ("p2", 0)
-
-
-def test_a_sender_that_reads_from_its_disk_first_takes_that_much_longer() -> None:
-    busy = instance("prefill", "p1", "n1", expected_start_s=9.0)
-    idle = instance("prefill", "p2", "n2", expected_start_s=0.2)
-    winner = place([busy, idle], NodeMatch("n1", "n1-1", 60, disk_blocks=20))
-    assert winner.prefill.id == "p2"
-    assert winner.predicted.load_s == pytest.approx(20 * 0.01 + 60 * BLOCK_S / 10)

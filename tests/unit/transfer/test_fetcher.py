@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from services.transfer import fetcher as fetcher_module
+from services.transfer import stripes
 from services.transfer.fetcher import Fetcher
+from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
 from shared.kv.block_keys import split
@@ -25,7 +27,9 @@ from shared.runtime.tasks import Tasks
 from shared.transport.base import Peer
 from shared.transport.checksum import block_checksum
 from shared.transport.fake import FakePeer, FakeTransport
+from shared.transport.router import Router
 from shared.transport.segment import Segment
+from tests.support.deadline import until
 from tests.support.transfer_node import GEOMETRY, ROOT, block_bytes_of, make_chain, request_ref
 
 NUM_SLOTS = 16
@@ -78,14 +82,21 @@ class Bench:
     memory: FakePeer
     peers: FakePeers
     fetcher: Fetcher
+    flow: Flow
 
-    async def fetch(self, handle: str = "r", remaining_ms: int = 5_000) -> FetchBlocksReply:
+    async def fetch(
+        self,
+        handle: str = "r",
+        remaining_ms: int = 5_000,
+        urgency: Literal["request", "background"] = "request",
+    ) -> FetchBlocksReply:
         request = FetchBlocks(
             handle=handle,
             ref=request_ref(),
             keys=CHAIN,
             source=FetchSource(node=THERE, num_blocks=NUM_BLOCKS),
             remaining_ms=remaining_ms,
+            urgency=urgency,
         )
         return await self.fetcher.fetch("w", NUM_SLOTS, request)
 
@@ -96,14 +107,14 @@ class Bench:
             assert np.array_equal(self.pool.segment.block(slot), block_bytes_of(key))
         counts = self.pool.blocks.counts
         assert (counts.sealed, counts.free) == (num_blocks, NUM_SLOTS - num_blocks)
-        assert self.fetcher.bytes_in_flight == 0
+        assert self.flow.bytes_in_flight == 0
         assert len(self.peers.released) == len(self.peers.leased)
         self.pool.blocks.check_integrity()
 
 
 @pytest.fixture
 async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(fetcher_module, "WINDOW_BYTES", 3 * GEOMETRY.block_bytes)
+    monkeypatch.setattr(stripes, "WINDOW_BYTES", 3 * GEOMETRY.block_bytes)
     segment = Segment.create(
         tmp_path / "here.1.seg", num_slots=NUM_SLOTS, block_bytes=GEOMETRY.block_bytes
     )
@@ -116,8 +127,9 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         pool = NodePool(ROOT, GEOMETRY, segment, threads, lambda: None)
         async with asyncio.TaskGroup() as group:
             tasks = Tasks(group, logging.getLogger("test"))
-            fetcher = Fetcher(pool, HERE, transport, peers, tasks)  # type: ignore[arg-type]
-            yield Bench(pool, memory, peers, fetcher)
+            flow = Flow()
+            fetcher = Fetcher(pool, HERE, Router([transport]), peers, tasks, flow)  # type: ignore[arg-type]
+            yield Bench(pool, memory, peers, fetcher, flow)
     del own
     pool.close()
 
@@ -209,6 +221,20 @@ async def test_a_second_fetch_waits_for_the_first_and_moves_nothing(bench: Bench
     assert len(bench.peers.leased) == 1
     assert second.blocks == first.blocks
     bench.check(second, NUM_BLOCKS)
+
+
+async def test_a_request_does_not_wait_for_replication_of_the_same_blocks(bench: Bench) -> None:
+    bench.memory.latency_s = 30.0
+    replicating = asyncio.ensure_future(bench.fetch("copy", urgency="background"))
+    await until(lambda: bench.flow.bytes_in_flight > 0)
+    bench.memory.latency_s = 0.0
+    reply = await bench.fetch("r", remaining_ms=2_000)
+    assert len(reply.blocks.slots) == NUM_SLOTS - NUM_BLOCKS
+    replicating.cancel()
+    await asyncio.wait([replicating])
+    bench.pool.blocks.release("w", "copy")
+    await settle()
+    bench.pool.blocks.check_integrity()
 
 
 async def test_when_the_first_fetch_is_stopped_the_second_goes_on(bench: Bench) -> None:

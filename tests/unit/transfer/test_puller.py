@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.puller import Puller
 from shared.kv.ids import Slot
@@ -17,6 +18,7 @@ from shared.messages.pool import Pull, PullItem
 from shared.runtime.errors import ServiceError
 from shared.transport.base import Peer
 from shared.transport.fake import FakePeer, FakeTransport
+from shared.transport.router import Router
 from shared.transport.segment import Segment
 from tests.support.transfer_node import GEOMETRY, ROOT
 
@@ -60,7 +62,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         pool = NodePool(ROOT, GEOMETRY, segment, threads, lambda: None)
         given = pool.blocks.allocate("w", "r", 1, 2)
         assert isinstance(given, list)
-        yield Bench(Puller(pool, transport, FakePeers()), memory, given[0].slot)  # type: ignore[arg-type]
+        yield Bench(Puller(pool, Router([transport]), FakePeers(), Flow()), memory, given[0].slot)  # type: ignore[arg-type]
     del own
     pool.close()
 

@@ -7,6 +7,7 @@ import pytest
 from scripts.cli.output import CommandError
 from scripts.cli.up import check_port, parse_size
 from scripts.launcher import state_file
+from shared.runtime.nats_access import NatsAccess
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,9 @@ def test_a_cluster_of_ones_own_on_the_port_is_named(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     url = "http://127.0.0.1:8123"
-    state = state_file.describe(base_url=url, nats_url="n", admin_key="k", run_dir=tmp_path)
+    state = state_file.describe(
+        base_url=url, nats_url="n", admin_key="k", run_dir=tmp_path, nats_access=NatsAccess()
+    )
     state_file.write(state)
     check_port("127.0.0.1", 8124)
     for host in ("127.0.0.1", "0.0.0.0"):

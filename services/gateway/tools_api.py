@@ -1,0 +1,150 @@
+"""Endpoints beside OpenAI's: tokens of a text, text of tokens, and where a request would run."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from services.gateway.attempt_calls import refusal_of
+from services.gateway.cluster_view import ClusterView
+from services.gateway.errors import ApiError, targets_for_client
+from services.gateway.generator import Generator
+from services.gateway.job import Job
+from services.gateway.openai_schema import parse_generation
+from services.gateway.openapi import openapi_document
+from services.gateway.prompts import PromptMaker
+from services.gateway.request_options import options_of
+from services.gateway.request_reader import RequestReader
+from services.gateway.tools_bodies import TokenizeTextBody, parse_detokenize, parse_tokenize
+from shared.kv.block_keys import num_keys
+from shared.messages.bill import Times
+from shared.messages.conductor import Candidate, Placement, PlaceReply
+from shared.runtime.errors import ServiceError
+
+
+class ToolsApi:
+    def __init__(
+        self,
+        generator: Generator,
+        view: ClusterView,
+        prompts: PromptMaker,
+        reader: RequestReader,
+    ) -> None:
+        self._generator = generator
+        self._view = view
+        self._prompts = prompts
+        self._reader = reader
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/v1/explain", self.explain, methods=["POST"]),
+            Route("/openapi.json", self.openapi, methods=["GET"]),
+        ]
+
+    async def tokenize(self, request: Request) -> Response:
+        self._reader.caller(request)
+        body = await self._reader.body(request, parse_tokenize)
+        self._check_model(body.model)
+        if isinstance(body, TokenizeTextBody):
+            wants_special = body.add_special_tokens
+            ids = await self._prompts.text_ids(body.prompt, add_special_tokens=wants_special)
+        else:
+            ids = await self._prompts.chat_ids(body.messages)
+        model = self._view.model
+        strings = None
+        if body.return_token_strs:
+            tokenizer = self._prompts.tokenizer
+            strings = [tokenizer.token(one) or "" for one in ids]
+        return JSONResponse(
+            {
+                "count": len(ids),
+                "max_model_len": None if model is None else model.context_tokens,
+                "tokens": ids,
+                "token_strs": strings,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        self._reader.caller(request)
+        body = await self._reader.body(request, parse_detokenize)
+        self._check_model(body.model)
+        return JSONResponse({"prompt": await self._prompts.text_of(body.tokens, "tokens")})
+
+    async def explain(self, request: Request) -> Response:
+        """A body as for chat completions or completions; nothing runs."""
+        caller = self._reader.caller(request)
+        body = await self._reader.body(request, parse_generation)
+        if body.admin_field is not None:
+            self._reader.callers.check_admin(caller, body.admin_field)
+        options = options_of(request, body, caller)
+        try:
+            job, reply = await self._generator.explain(body, options)
+        except ServiceError as error:
+            raise ApiError.from_info(error.info) from error
+        return JSONResponse(explanation(job, reply))
+
+    async def openapi(self, _: Request) -> Response:
+        document = openapi_document(
+            self._generator.model_names, needs_key=not self._reader.callers.is_open
+        )
+        return JSONResponse(document)
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None:
+            self._generator.check_model_name(name)
+
+
+def explanation(job: Job, reply: PlaceReply) -> dict[str, Any]:
+    """Every candidate with its bill, the winner first, and why the others lost."""
+    placement = reply.placement
+    losers = [_candidate(loser) for loser in reply.losers]
+    winner = [] if placement is None else [_winner(placement)]
+    refusal = None
+    if reply.refusal is not None:
+        refusal = ApiError.from_info(refusal_of(reply)).body["error"]
+    return {
+        "object": "explanation",
+        "model": job.model,
+        "prompt_tokens": job.num_tokens,
+        "prompt_blocks": num_keys(job.chain),
+        "max_tokens": job.sampling.max_tokens,
+        "policy": None if placement is None else placement.policy,
+        "decode": None if placement is None else placement.decode.id,
+        "refusal": refusal,
+        "targets": None if reply.targets is None else targets_for_client(reply.targets),
+        "candidates": [*winner, *losers],
+        "counts": reply.counts,
+    }
+
+
+def _winner(placement: Placement) -> dict[str, Any]:
+    source = placement.source
+    return {
+        "prefill": placement.prefill.id,
+        "node": placement.prefill.node,
+        "local_blocks": placement.local_blocks,
+        "remote_blocks": 0 if source is None else source.num_blocks,
+        "predicted": _times(placement.predicted),
+        "is_chosen": True,
+        "reason": "",
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "prefill": candidate.prefill.id,
+        "node": candidate.prefill.node,
+        "local_blocks": candidate.local_blocks,
+        "remote_blocks": candidate.remote_blocks,
+        "predicted": _times(candidate.predicted),
+        "is_chosen": False,
+        "reason": candidate.reason,
+    }
+
+
+def _times(times: Times) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in times.model_dump().items()}

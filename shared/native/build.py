@@ -1,0 +1,58 @@
+"""Builds C sources into the cache directory, once per host, compiler and flags. Loads nothing."""
+
+import hashlib
+import logging
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.native.file_lock import file_lock
+
+TIMEOUT_S = 120.0
+
+log = logging.getLogger("moonpool.native")
+
+
+def built(
+    name: str, command: Sequence[str], sources: Sequence[Path], folder: Path, *, instead: str
+) -> Path | None:
+    """The shared library that `command` makes of the first source, the others being its headers.
+
+    None where it cannot be made; the log then says that `instead` is used. Its name tells source,
+    compiler and flags, so another version of any of them is another library.
+    """
+    text = b"".join(source.read_bytes() for source in sources)
+    version = subprocess.run(
+        [command[0], "-dumpfullversion"], capture_output=True, timeout=TIMEOUT_S, check=False
+    ).stdout
+    named = repr((list(command), version, text)).encode()
+    digest = hashlib.blake2b(named, digest_size=8).hexdigest()
+    library = folder / f"{name}-{digest}.so"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with file_lock(library.with_suffix(".lock")):
+            if library.is_file() or _make(name, command, sources[0], library, instead):
+                return library
+    except OSError as error:
+        log.warning("%s: cannot be built in %s (%s); %s", name, folder, error, instead)
+    return None
+
+
+def _make(name: str, command: Sequence[str], source: Path, library: Path, instead: str) -> bool:
+    unfinished = library.with_suffix(".unfinished")
+    try:
+        done = subprocess.run(
+            [*command, "-o", str(unfinished), str(source)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        log.warning("%s: the compiler ran longer than %g s; %s", name, TIMEOUT_S, instead)
+        return False
+    if done.returncode != 0:
+        log.warning("%s: not built; %s: %s", name, instead, done.stderr[:500].strip())
+        return False
+    unfinished.replace(library)
+    return True
