@@ -78,7 +78,7 @@ class CoreSettings:
     max_asks: int = 8
     """Reservations asked for one placement, both roles together."""
     max_sources: int = 1
-    """Nodes that a prefix is fetched from at once; 1 until the nodes can."""
+    """Nodes that a prefix is fetched from at once; services set it to 2."""
     profile: CostProfile = field(default_factory=CostProfile)
     admission: AdmissionRule = DEFAULT_RULE
     slo: Slo = NO_SLO
