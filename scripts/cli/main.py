@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from scripts.cli import (
+    assess,
     bench,
     chat,
     credentials,
     demo,
     doctor,
     index,
+    replay,
     role,
     simulate,
     status,
@@ -41,6 +43,8 @@ for command in (
     role.role,
     doctor.doctor,
     simulate.simulate,
+    replay.replay,
+    assess.assess,
     credentials.credentials,
 ):
     app.command()(command)

@@ -2,17 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from scripts.charts.files import check_plot, write_charts
 from scripts.cli.output import CommandError, console, print_json
-from scripts.simulate.cluster_table import outcomes_json, outcomes_table
+from scripts.simulate.cluster_table import outcomes_charts, outcomes_json, outcomes_table
 from scripts.simulate.experiment_table import experiment_json, experiment_table
-from scripts.simulate.experiments import EXPERIMENTS
-from scripts.simulate.hit_rate_table import hit_rate_json, hit_rate_table, measure_all
+from scripts.simulate.experiments import EXPERIMENTS, LATER
+from scripts.simulate.hit_rate_table import (
+    hit_rate_chart,
+    hit_rate_json,
+    hit_rate_table,
+    measure_all,
+)
+from scripts.simulate.lab import Lab, Tick
 from scripts.simulate.traces import load_trace
 from shared.scheduling.policies.registry import POLICIES
 from shared.simulator.cluster import ClusterSettings, SimulatedCluster
@@ -20,17 +28,21 @@ from shared.simulator.fifo_bound import fifo_bound_ttfts_s
 from shared.simulator.hardware import load_hardware
 from shared.simulator.hit_rate import LAB_POLICIES
 from shared.simulator.outcome import Outcome
+from shared.simulator.toolagent import ToolAgentSettings, make_toolagent
 from shared.simulator.trace import BLOCK_TOKENS, Mode, TraceRequest
 from shared.simulator.workload import WorkloadSettings, make_workload
 
-GENERATED = "generated"
+GENERATED, TOOLAGENT = "generated", "generated-toolagent"
 DEFAULT_POLICIES = "moonpool,global_cache_aware,local_cache_aware"
 
 
 def simulate(
     trace: Annotated[
         str,
-        typer.Option(help="A JSONL trace, its name in the folder MOONPOOL_TRACES, or `generated`."),
+        typer.Option(
+            help="A JSONL trace, its name in the folder MOONPOOL_TRACES, `generated` (sessions) "
+            "or `generated-toolagent`."
+        ),
     ] = GENERATED,
     policy: Annotated[
         str | None, typer.Option(help="One or more policies, separated by commas.")
@@ -56,6 +68,9 @@ def simulate(
         str | None, typer.Option(help=f"One of the paper's: {', '.join(EXPERIMENTS)}.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of placement and of `generated`.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Charts, to a .html or (with matplotlib) a .png file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Simulate placement, caching and load on a request trace, with the real conductor.
@@ -70,8 +85,9 @@ def simulate(
 
       moonpool simulate --trace conversation --hit-rate --policy lru,belady --sizes 3M,30M --json
     """
+    check_plot(plot)
     if hit_rate:
-        _hit_rates(trace, _requests(trace, seed), policy, sizes, mode, as_json=as_json)
+        _hit_rates(trace, _requests(trace, seed), policy, sizes, mode, plot, as_json=as_json)
         return
     try:
         base = ClusterSettings(
@@ -85,12 +101,14 @@ def simulate(
     except ValueError as error:
         raise CommandError(str(error)) from None
     if experiment is not None:
-        _experiment(experiment, base, as_json=as_json)
+        _experiment(experiment, base, plot, as_json=as_json)
         return
     requests = _requests(trace, seed)
     names = _names("--policy", policy or DEFAULT_POLICIES, tuple(POLICIES))
     outcomes = _run(requests, base, names)
     bound_s = fifo_bound_ttfts_s(requests, nodes, base.hardware)
+    if plot is not None:
+        write_charts(plot, f"{trace}: policies", outcomes_charts(outcomes))
     if as_json:
         print_json(outcomes_json(trace, outcomes, bound_s))
     else:
@@ -98,16 +116,25 @@ def simulate(
         Console(highlight=False).print(outcomes_table(title, outcomes, bound_s))
 
 
-def _experiment(name: str, base: ClusterSettings, *, as_json: bool) -> None:
+def _experiment(name: str, base: ClusterSettings, plot: Path | None, *, as_json: bool) -> None:
+    if name in LATER:
+        raise CommandError(LATER[name])
     (known,) = _names("--experiment", name, tuple(EXPERIMENTS))[:1]
     run = EXPERIMENTS[known]
-    with console.status(f"{known}: simulating"):
-        rows = run(base, load_trace)
+    with Progress(console=console, transient=True) as progress:
+
+        def start_run(label: str, total: int) -> Tick:
+            task = progress.add_task(f"{known}: {label}", total=total)
+            return lambda: progress.advance(task)
+
+        report = run(Lab(base, load_trace, start_run))
+    title = f"{known}: {(run.__doc__ or '').strip().splitlines()[0]}"
+    if plot is not None:
+        write_charts(plot, title, report.charts)
     if as_json:
-        print_json(experiment_json(known, rows))
+        print_json(experiment_json(known, report.rows))
     else:
-        title = f"{known}: {(run.__doc__ or '').strip()}"
-        Console(highlight=False).print(experiment_table(title, rows))
+        Console(highlight=False).print(experiment_table(title, report.rows))
 
 
 def _run(
@@ -128,6 +155,7 @@ def _hit_rates(
     policy: str | None,
     sizes: str,
     mode: Mode,
+    plot: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -138,6 +166,8 @@ def _hit_rates(
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("hit rates", total=len(policies) * len(sizes_tokens))
         rates = measure_all(requests, policies, sizes_tokens, mode, lambda: progress.advance(task))
+    if plot is not None:
+        write_charts(plot, f"{trace}: hit rates", [hit_rate_chart(trace, rates)])
     if as_json:
         print_json(hit_rate_json(trace, mode, rates))
     else:
@@ -147,6 +177,8 @@ def _hit_rates(
 def _requests(trace: str, seed: int) -> list[TraceRequest]:
     if trace == GENERATED:
         return make_workload(WorkloadSettings(seed=seed))
+    if trace == TOOLAGENT:
+        return make_toolagent(ToolAgentSettings(seed=seed))
     return load_trace(trace)
 
 

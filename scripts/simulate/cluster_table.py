@@ -6,6 +6,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from scripts.charts.chart import Chart, Series, bars
 from shared.simulator.outcome import Outcome, mean, percentile
 
 COLUMNS = (
@@ -42,6 +43,22 @@ def outcomes_json(
         "fifo_bound": {"mean_ttft_s": mean(bound_s), "p99_ttft_s": percentile(bound_s, 99)},
         "runs": [outcome.summary() for outcome in outcomes],
     }
+
+
+def outcomes_charts(outcomes: Sequence[Outcome]) -> list[Chart]:
+    means = {outcome.policy: outcome.mean_ttft_s for outcome in outcomes}
+    tails = {outcome.policy: outcome.ttft_percentile_s(99) for outcome in outcomes}
+    by_percent = tuple(
+        Series(
+            outcome.policy,
+            tuple((float(p), outcome.ttft_percentile_s(p)) for p in range(5, 100, 5)),
+        )
+        for outcome in outcomes
+    )
+    return [
+        bars("TTFT by policy", "seconds", {"mean": means, "p99": tails}),
+        Chart("TTFT percentiles", "percent of requests", "seconds", by_percent),
+    ]
 
 
 def _number(value: float) -> str:

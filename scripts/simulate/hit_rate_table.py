@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
+from scripts.charts.chart import Chart, Series
 from shared.simulator.hit_rate import HitRate, measure
 from shared.simulator.trace import Mode, TraceRequest
 
@@ -62,6 +63,17 @@ def hit_rate_table(trace: str, mode: Mode, rates: Sequence[HitRate]) -> Table:
             cells.append(f"{by_size[size]:.4f}{beside}")
         table.add_row(policy, *cells)
     return table
+
+
+def hit_rate_chart(trace: str, rates: Sequence[HitRate]) -> Chart:
+    series = tuple(
+        Series(
+            policy,
+            tuple((rate.size_tokens / 1e6, rate.hit) for rate in rates if rate.policy == policy),
+        )
+        for policy in dict.fromkeys(rate.policy for rate in rates)
+    )
+    return Chart(f"{trace}: hit by pool size", "million tokens", "hit", series, is_x_log=True)
 
 
 def size_name(size_tokens: int) -> str:

@@ -60,6 +60,8 @@ class Handlers:
         self._id = index_id
         self.hot = HotPrefixes()
         self.expected = ExpectedBlocks()
+        self._formats: dict[str, dict[str, Any]] = {}
+        """Of each model, what Redis said last."""
         self.matches_total = 0
 
     # --- plain subscriptions -------------------------------------------------------------------
@@ -199,7 +201,11 @@ class Handlers:
         try:
             current = await self._store.claim_format(request.model, request.kv_format)
         except StoreAway as error:
-            raise _away(error) from error
+            # One that is equal to what was current changes nothing: a restart need not wait.
+            if self._formats.get(request.model) != request.kv_format:
+                raise _away(error) from error
+            current = request.kv_format
+        self._formats[request.model] = current
         problem = format_problem(request.model, request.kv_format, current)
         return ClaimReply(is_accepted=not problem, current=current, problem=problem)
 

@@ -121,6 +121,7 @@ def bill_of(message: FinishedBill) -> BillFinished:
         tbt_s=real.tbt_s,
         predicted=_predicted(message.predicted),
         real=_predicted(real),
+        decode_s=message.decode_s,
         ttft_s=real.ttft_s,
         output_tokens=message.output_tokens,
     )
@@ -133,6 +134,7 @@ def _predicted(times: Times) -> PredictedTimes:
         compute_s=times.compute_s,
         handoff_s=times.handoff_s,
         tbt_s=times.tbt_s,
+        tbt_scale=times.tbt_scale,
     )
 
 
@@ -262,4 +264,5 @@ def _times(times: PredictedTimes) -> Times:
         handoff_s=times.handoff_s,
         ttft_s=times.ttft_s,
         tbt_s=times.tbt_s,
+        tbt_scale=times.tbt_scale,
     )

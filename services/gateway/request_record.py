@@ -111,6 +111,7 @@ class RequestRecord:
             real=real,
             reuse=self.reuse,
             output_tokens=len(self._given_s),
+            decode_s=self._given_s[-1] - self._given_s[0] if self._given_s else 0.0,
             traceparent=job.traceparent,
             tenant=job.tenant,
             user=job.user,

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from services.transfer.transport_settings import TransportSettings
-from shared.kv.eviction.registry import EVICTION_POLICIES
+from shared.kv.eviction.registry import DEFAULT_EVICTION, EVICTION_POLICIES
 
 
 class TransferSettings(TransportSettings):
@@ -29,7 +29,9 @@ class TransferSettings(TransportSettings):
     numa_node: int | None = Field(
         default=None, ge=0, le=1023, description="where the pool's memory is; unset: anywhere"
     )
-    eviction: str = Field(default="lru", description="which block goes first when room is needed")
+    eviction: str = Field(
+        default=DEFAULT_EVICTION, description="which block goes first when room is needed"
+    )
     free_low: float = Field(
         default=0.01, ge=0.0, le=0.5, description="below this free share, slots are freed ahead"
     )

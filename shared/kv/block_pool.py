@@ -207,6 +207,7 @@ class BlockPool:
         holding = self._holders.pop(owner, handle)
         for slot in holding.own:
             self._slots.free(slot)
+        self._policy.ended(self._tree.in_order(holding.held))
         for slot in holding.held:
             self._after_drop(slot)
         return len(holding.own) + len(holding.held)

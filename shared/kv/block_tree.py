@@ -6,7 +6,7 @@ evicted together with everything below it.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -52,6 +52,12 @@ class BlockTree:
     def place_at(self, slot: Slot) -> BlockPlace | None:
         """The block in a slot, None when nothing readable is in it."""
         return self._places.get(slot)
+
+    def in_order(self, slots: Iterable[Slot]) -> list[Slot]:
+        """Those of these that hold a readable block, by their place in the chain."""
+        places = [(place.index, slot) for slot in slots if (place := self._places.get(slot))]
+        places.sort()
+        return [slot for _, slot in places]
 
     def is_candidate(self, slot: Slot, gone: AbstractSet[Slot] = frozenset()) -> bool:
         """Nobody holds it and it has no children, but for those that are taken as gone."""

@@ -110,7 +110,7 @@ ACCESS: dict[str, Access] = {
             subjects.INDEX_LEAD,
             subjects.INDEX_EXPECTED,
             subjects.INDEX_HEAT,
-            subjects.cache_index(ANY, ANY),
+            *(subjects.cache_index(ANY, name) for name in ("stats", "contents", "prints")),
             subjects.INDEX_REGISTER_NODE,
             subjects.INDEX_RENEW_NODE,
             subjects.INDEX_CLAIM_FORMAT,

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from pydantic import Field
+
 from shared.messages.common import InstanceRef, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
@@ -17,6 +19,8 @@ class Times(Part):
     """From token 0 until the request is in the decode batch."""
     ttft_s: float = 0.0
     tbt_s: float = 0.0
+    tbt_scale: float = Field(default=1.0, gt=0)
+    """Predicted: what learning had made of the prior's `tbt_s` by then."""
     preempted_s: float = 0.0
     """Out of the decode batch for want of room; a part of the intervals between tokens."""
     preemptions: int = 0
@@ -70,6 +74,8 @@ class FinishedBill(Message):
     real: Times
     reuse: Reuse
     output_tokens: int = 0
+    decode_s: float = 0.0
+    """From token 0 to the last."""
     traceparent: Traceparent = ""
     tenant: str = ""
     user: str | None = None

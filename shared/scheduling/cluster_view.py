@@ -240,7 +240,9 @@ class ClusterView:
             sum(promise.compute_s for promise in promises),
             view.running + view.queued_requests + len(promises),
             view.free_tokens - sum(promise.room_tokens for promise in promises),
-            view.context_in_batch_tokens + sum(promise.tokens for promise in promises),
+            view.context_in_batch_tokens
+            + coming_tokens(view)
+            + sum(promise.tokens for promise in promises),
             view.queued_tokens + sum(promise.compute_tokens for promise in promises),
             view.capacity_tokens,
             view.admit_tokens or ALL_TOKENS,
@@ -356,6 +358,17 @@ class ClusterView:
             for promise in seen.promises.values():
                 assert promise.compute_s >= 0, "negative promise"
                 assert promise.room_tokens >= 0, "negative promise"
+
+
+def coming_tokens(view: InstanceView) -> int:
+    """Context of those promised to a decode instance and not in its batch yet.
+
+    As it says; else they are taken to be like those in the batch.
+    """
+    if view.role != "decode" or not view.queued_requests:
+        return 0
+    mean_tokens = view.context_in_batch_tokens / max(view.running, 1)
+    return view.queued_tokens or int(view.queued_requests * mean_tokens)
 
 
 def _mask(size: int, rows: list[int]) -> NDArray[np.bool_]:

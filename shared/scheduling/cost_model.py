@@ -20,6 +20,8 @@ PRIOR_WEIGHT = 0.1
 prior of another shape; less, and a handful of noisy ones overrule a right one."""
 MAX_DECODE_SCALE = 1_000.0
 """Between a machine and the prior's; also what keeps a run of strange bills within bounds."""
+DECODE_GAIN = 0.05
+"""Of an answer's correction, what counts in the long run: answers differ in their luck."""
 HUBER_SHARE = 0.25
 """A sample whose error is more than this share of its time counts less."""
 
@@ -73,6 +75,7 @@ class CostModel:
     _samples: deque[PrefillSample] = field(init=False)
     _num_seen: int = field(init=False, default=0)
     _decode_scale: float = field(init=False, default=1.0)
+    _num_steps: int = field(init=False, default=0)
     _bytes_per_s: float = field(init=False)
     _disk_bytes_per_s: float = field(init=False)
 
@@ -90,6 +93,11 @@ class CostModel:
     def bytes_per_s(self) -> float:
         """Of one node's link."""
         return self._bytes_per_s
+
+    @property
+    def decode_scale(self) -> float:
+        """What learning makes of the prior's decode steps."""
+        return self._decode_scale
 
     @property
     def disk_bytes_per_s(self) -> float:
@@ -152,13 +160,18 @@ class CostModel:
 
     def learn_decode(self, tbt_s: float, context_tokens: int) -> None:
         """When the batch is not known: as if it had been alone."""
-        self.learn_step(tbt_s, self.decode_step_s(1, context_tokens))
+        self.learn_step(tbt_s, self.decode_step_s(1, context_tokens) / self._decode_scale)
 
-    def learn_step(self, tbt_s: float, predicted_s: float) -> None:
-        """The prediction was made with the batch that it joined; TBT is of its longest steps."""
-        if tbt_s > 0 and predicted_s > 0:
-            ratio = _within_times(tbt_s / predicted_s, 1.0, 4)
-            self._decode_scale *= ratio**0.2
+    def learn_step(self, tbt_s: float, prior_s: float) -> None:
+        """`prior_s`: what the prior says of the batch it joined; TBT is of the longest steps.
+
+        Never what was predicted: answers last long, so that a prediction carries the scale of its
+        time, and many of one scale would be corrected by each of them.
+        """
+        if tbt_s > 0 and prior_s > 0:
+            ratio = _within_times(tbt_s / prior_s / self._decode_scale, 1.0, 4)
+            self._num_steps += 1
+            self._decode_scale *= ratio ** max(DECODE_GAIN, 1.0 / (self._num_steps + 1))
             self._decode_scale = _within_times(self._decode_scale, 1.0, MAX_DECODE_SCALE)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.instance_table import InstanceTable, Rows
 from shared.scheduling.vocabulary import InstanceView, NodeMatch, PlacementRequest, Source
@@ -47,15 +46,6 @@ def best_decode(
     room = table.column("free_tokens", rows[best])
     best = best[room == room.max()]
     return int(rows[best[rng.randrange(len(best))]])
-
-
-def step_s(
-    view: ClusterView, decode: InstanceView, request: PlacementRequest, cost: CostModel
-) -> float:
-    """A decode step once the request has joined."""
-    table = view.tables["decode"]
-    row = table.data[table.row_of[decode.incarnation]]
-    return cost.decode_step_s(int(row["batch"]) + 1, int(row["batch_tokens"]) + request.num_tokens)
 
 
 def decode_source(

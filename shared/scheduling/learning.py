@@ -20,10 +20,10 @@ class Learnt:
         cost.learn_transfer(bill.fetched_bytes, bill.fetch_s)
         cost.learn_disk(bill.disk_bytes, bill.disk_s)
         if bill.predicted is not None and bill.predicted.tbt_s > 0:
-            cost.learn_step(bill.tbt_s, bill.predicted.tbt_s)
+            cost.learn_step(bill.tbt_s, bill.predicted.tbt_s / bill.predicted.tbt_scale)
         else:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
-        self.forecast.ended()
+        self.forecast.ended(bill.decode_s)
         self.forecast.answered(bill.output_tokens)
         if bill.predicted is not None and bill.real is not None:
             self.errors.add(bill.predicted, bill.real, bill.ttft_s)

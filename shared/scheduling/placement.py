@@ -13,7 +13,7 @@ from shared.scheduling import admission
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
-from shared.scheduling.decode_choice import WayToDecode, best_decode, decode_source, step_s
+from shared.scheduling.decode_choice import WayToDecode, best_decode, decode_source
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.pairing import handoff_s
 from shared.scheduling.policies.base import PlacementPolicy
@@ -102,22 +102,29 @@ def judge(
     if around.allowed == NO_SLO:
         return None
     predicted = predict(request, winner, decode, around)
-    if around.rule == "predicted":
-        tbt_s = tbt_when_joined_s(request, decode, predicted.ttft_s, around)
-        predicted = replace(predicted, tbt_s=tbt_s)
     return admission.refuse_slow(
         predicted, around.allowed, around.rule, around.forecast.decode_time_s
+    )
+
+
+def tbt_now_s(request: PlacementRequest, decode: InstanceView, around: Surroundings) -> float:
+    """As if it joined now, whoever is still on the way to the batch."""
+    return around.cost.decode_step_s(
+        decode.running + 1, decode.context_in_batch_tokens + request.num_tokens
     )
 
 
 def tbt_when_joined_s(
     request: PlacementRequest, decode: InstanceView, after_s: float, around: Surroundings
 ) -> float:
-    """When the prefill will be done: the pool's coming and going is spread over its instances."""
+    """When the prefill will be done: of the batch some have left, of those on the way some came."""
     table = around.view.tables["decode"]
     row = table.data[table.row_of[decode.incarnation]]
-    share = around.forecast.share_at(around.now_s + after_s, around.now_s)
-    batch, tokens = float(row["batch"]) * share, float(row["batch_tokens"]) * share
+    stays = around.forecast.stays(after_s)
+    joins = around.forecast.joins(around.now_s + after_s, around.now_s)
+    running, context = decode.running, decode.context_in_batch_tokens
+    batch = running * stays + (int(row["batch"]) - running) * joins
+    tokens = context * stays + (int(row["batch_tokens"]) - context) * joins
     return around.cost.decode_step_s(batch + 1, tokens + request.num_tokens)
 
 
@@ -192,8 +199,12 @@ def predict(
     if decode.node != winner.prefill.node:
         compute_s = winner.predicted.compute_s
         moving_s = handoff_s(cost, winner.prefill, request.num_tokens, compute_s)
-    tbt_s = step_s(around.view, decode, request, cost)
-    return replace(winner.predicted, handoff_s=moving_s, tbt_s=tbt_s)
+    # What the rule goes by is what is said, so that learning mends the rule's own error.
+    if around.rule == "predicted":
+        tbt_s = tbt_when_joined_s(request, decode, winner.predicted.ttft_s, around)
+    else:  # the paper's: the batch as it is now
+        tbt_s = tbt_now_s(request, decode, around)
+    return replace(winner.predicted, handoff_s=moving_s, tbt_s=tbt_s, tbt_scale=cost.decode_scale)
 
 
 def _why(candidate: Candidate, winner: Candidate) -> str:

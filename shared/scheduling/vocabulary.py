@@ -93,6 +93,7 @@ class InstanceView:
     context_tokens: int
     queued_requests: int = 0
     queued_tokens: int = 0
+    """Of prompts: prefill has still to compute them; decode was promised them."""
     running: int = 0
     free_tokens: int = 0
     capacity_tokens: int = 0
@@ -127,6 +128,8 @@ class PredictedTimes:
     compute_s: float = 0.0
     handoff_s: float = 0.0
     tbt_s: float = 0.0
+    tbt_scale: float = 1.0
+    """By how much learning had changed the prior's `tbt_s` when this was predicted."""
 
     @property
     def ttft_s(self) -> float:

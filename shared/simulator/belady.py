@@ -33,6 +33,9 @@ class BeladyEviction:
         uses.pop()
         self._heap.put(slot, -uses[-1] if uses else -NEVER)
 
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """Each use was told of when it was."""
+
     def removed(self, slot: Slot) -> None:
         self._keys.pop(slot, None)
         self._heap.drop(slot)

@@ -12,6 +12,7 @@ from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import BlockKey
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule, is_decode_over
 from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.cost_model import CostModel
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, Effect, SendReserve
 from shared.scheduling.events import (
     BillFinished,
@@ -96,6 +97,9 @@ class _Request:
     fetched_bytes: int = 0
     fetch_s: float = 0.0
     token0_s: float = 0.0
+    is_joined: bool = False
+    joined_step_s: float = 0.0
+    """What its decode instance expected of the batch when it let it in (`baseline`)."""
     held_at: list[VirtualNode] = field(default_factory=list)
 
     @property
@@ -141,6 +145,8 @@ class SimulatedCluster:
         self._reported_s: float = -NEVER_S
         self.replication = None if settings.replication is None else self._replication()
         self._requests: list[_Request] = []
+        self._decode_cost = CostModel(hardware.costs)
+        """What the decode instances know of themselves: they judge by it under `baseline`."""
         self._fetches = 0
         self._wasted_s = 0.0
 
@@ -246,6 +252,7 @@ class SimulatedCluster:
                 request.decode = decode.id
                 decode.room_tokens += effect.request.room_tokens
                 decode.num_promised += 1
+                decode.promised_context_tokens += request.trace.num_tokens
         return ReserveAnswered(
             effect.place_id,
             effect.role,
@@ -355,9 +362,10 @@ class SimulatedCluster:
         if self.settings.admission != "baseline":
             return False
         decode = self.decodes[request.decode]
-        step_s = self.core.learnt(MODEL).cost.decode_step_s(
+        step_s = self._decode_cost.decode_step_s(
             decode.running + 1, decode.context_tokens + request.trace.num_tokens
         )
+        request.joined_step_s = step_s / self._decode_cost.decode_scale
         return is_decode_over(step_s, self.settings.slo)
 
     def _join(self, request: _Request) -> None:
@@ -365,6 +373,8 @@ class SimulatedCluster:
         if tokens < 1:
             self._finish(request, 0.0)
             return
+        request.is_joined = True
+        self.decodes[request.decode].promised_context_tokens -= request.trace.num_tokens
         self.decodes[request.decode].join(
             request.trace.num_tokens,
             tokens,
@@ -378,6 +388,7 @@ class SimulatedCluster:
         decision, outcome = request.decision, request.outcome
         if not self.settings.is_learning or decision is None:
             return
+        self._decode_cost.learn_step(tbt_s, request.joined_step_s)
         self._feed(
             BillFinished(
                 model=MODEL,
@@ -387,6 +398,8 @@ class SimulatedCluster:
                 fetched_bytes=request.fetched_bytes,
                 fetch_s=request.fetch_s,
                 tbt_s=tbt_s,
+                decode_s=self.loop.now_s - request.token0_s,
+                output_tokens=request.trace.output_tokens,
                 predicted=decision.predicted,
                 ttft_s=outcome.ttft_s,
             )
@@ -396,3 +409,5 @@ class SimulatedCluster:
         decode = self.decodes[request.decode]
         decode.room_tokens -= request.trace.num_tokens + max(1, request.trace.output_tokens)
         decode.num_promised -= 1
+        if not request.is_joined:
+            decode.promised_context_tokens -= request.trace.num_tokens

@@ -48,6 +48,17 @@ class Hardware:
     def with_line_rate(self, gbps: float) -> "Hardware":
         return replace(self, link_bytes_per_s=gbps * 1e9 / 8 * LINE_RATE_SHARE)
 
+    def for_scaled_lengths(self, scale: float) -> "Hardware":
+        """A trace costs as if its prompts were so many times shorter; steps are steps."""
+        return replace(
+            self,
+            prefill_linear_s=self.prefill_linear_s / scale,
+            prefill_quadratic_s=self.prefill_quadratic_s / scale**2,
+            decode_context_s=self.decode_context_s / scale,
+            kv_bytes_per_token=max(1, round(self.kv_bytes_per_token / scale)),
+            decode_capacity_tokens=round(self.decode_capacity_tokens * scale),
+        )
+
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         """Layers load while others compute: the longer of the two."""
         load_s = prefix_tokens * self.kv_bytes_per_token / self.host_to_device_bytes_per_s

@@ -44,6 +44,7 @@ class PrefixPool:
             self._policy.used(Slot(block))
         self._make_room(len(kept) - num_hits, tail)
         self._store(kept[num_hits:], tail)
+        self._policy.ended([Slot(block) for block in kept])
         if kept and not self._children[kept[-1]]:
             self._policy.offer(Slot(kept[-1]))
         return num_hits

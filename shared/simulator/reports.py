@@ -55,4 +55,5 @@ def decode_view(decode: VirtualDecode, node: str, blank: InstanceView) -> Instan
         capacity_tokens=capacity,
         context_in_batch_tokens=decode.context_tokens,
         queued_requests=decode.num_promised - decode.running,
+        queued_tokens=decode.promised_context_tokens,
     )

@@ -38,6 +38,8 @@ class VirtualDecode:
         self.room_tokens = 0
         """Promised to requests that are under way or here."""
         self.num_promised = 0
+        self.promised_context_tokens = 0
+        """Prompts of those under way."""
         self.steps_total = 0
 
     @property

@@ -20,12 +20,15 @@ class WorkloadSettings:
     """Sessions begin with one of so many system prompts."""
     spread: float = 1.0
     """Sigma of the log-normal lengths."""
+    output_spread: float | None = None
+    """Of the answers; None: as the prompts'."""
     seed: int = 0
 
 
 def make_workload(settings: WorkloadSettings) -> list[TraceRequest]:
     """Deterministic in its settings."""
     rng = random.Random(settings.seed)
+    output_spread = settings.spread if settings.output_spread is None else settings.output_spread
     sessions: list[list[int]] = []
     requests: list[TraceRequest] = []
     now_s, last_id = 0.0, settings.num_prompts * settings.prompt_blocks
@@ -42,7 +45,7 @@ def make_workload(settings: WorkloadSettings) -> list[TraceRequest]:
             session.append(last_id)
             last_id += 1
         num_tokens = len(session) * BLOCK_TOKENS + 1 + added % BLOCK_TOKENS
-        output = _length(rng, settings.output_tokens, settings.spread)
+        output = _length(rng, settings.output_tokens, output_spread)
         requests.append(TraceRequest(now_s, num_tokens, output, tuple(session)))
     return requests
 

@@ -1,5 +1,6 @@
 """What an eviction policy is told and asked. A policy only ranks: the pool says what may go."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from shared.kv.ids import BlockKey, Slot
@@ -13,6 +14,9 @@ class EvictionPolicy(Protocol):
 
     def used(self, slot: Slot) -> None:
         """A block was leased or stored again."""
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """A request that held these blocks, the root first, is over; before they are offered."""
 
     def removed(self, slot: Slot) -> None:
         """The block in this slot is gone."""

@@ -6,6 +6,7 @@ earned is remembered for a while after it is gone, by key, for the gaps of a con
 than the stay in a small pool.
 """
 
+from collections.abc import Sequence
 from math import log2
 
 from shared.kv.eviction.candidate_heap import CandidateHeap
@@ -46,6 +47,9 @@ class DecayedFrequencyEviction:
     def used(self, slot: Slot) -> None:
         self._now += self._tick
         self._heap.put(slot, self._with_use(self._heap.score(slot)))
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """Each use was told of when it was."""
 
     def removed(self, slot: Slot) -> None:
         score = self._heap.drop(slot)

@@ -1,5 +1,7 @@
 """Least frequently used goes first, of equals the least recently used."""
 
+from collections.abc import Sequence
+
 from shared.kv.eviction.candidate_heap import CandidateHeap
 from shared.kv.ids import BlockKey, Slot
 
@@ -23,6 +25,9 @@ class LfuEviction:
         self._now += 1
         self._counts[slot] = min(self._counts[slot] + 1, 4_095)
         self._heap.put(slot, self._counts[slot] * COUNT_STEP + self._now)
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """Each use was told of when it was."""
 
     def removed(self, slot: Slot) -> None:
         self._counts.pop(slot, None)

@@ -1,5 +1,7 @@
 """Least recently used goes first."""
 
+from collections.abc import Sequence
+
 from shared.kv.eviction.candidate_heap import CandidateHeap
 from shared.kv.ids import BlockKey, Slot
 
@@ -15,6 +17,9 @@ class LruEviction:
     def used(self, slot: Slot) -> None:
         self._now += 1
         self._heap.put(slot, self._now)
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """Each use was told of when it was."""
 
     def removed(self, slot: Slot) -> None:
         self._heap.drop(slot)

@@ -1,5 +1,7 @@
 """S3-FIFO (SOSP'23): a small queue where new blocks must be used to stay, a main queue, ghosts."""
 
+from collections.abc import Sequence
+
 from shared.kv.eviction.candidate_heap import CandidateHeap
 from shared.kv.ids import BlockKey, Slot
 
@@ -32,6 +34,9 @@ class S3FifoEviction:
 
     def used(self, slot: Slot) -> None:
         self._uses[slot] = min(self._uses[slot] + 1, MAX_USES)
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """Each use was told of when it was."""
 
     def removed(self, slot: Slot) -> None:
         key = self._keys.pop(slot, None)

@@ -4,6 +4,7 @@ Only candidates can be taken, so the hand's way is kept as two heaps by age: ahe
 """
 
 import heapq
+from collections.abc import Sequence
 
 from shared.kv.ids import BlockKey, Slot
 
@@ -25,6 +26,9 @@ class SieveEviction:
 
     def used(self, slot: Slot) -> None:
         self._visited.add(slot)
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        """Each use was told of when it was."""
 
     def removed(self, slot: Slot) -> None:
         self._ages.pop(slot, None)

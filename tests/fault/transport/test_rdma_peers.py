@@ -64,8 +64,8 @@ async def test_the_bytes_went_over_rdma(bench: RdmaBench) -> None:
     assert await bench.transport.read(bench.peer, [whole(bench, 1, 2)], timeout_s=10) == 1
     assert np.array_equal(bench.own(2), data)
     used = bench.transport.lanes(bench.peer)
-    assert used
-    assert {each.transport[:3] for each in used} == {"rc_"}
+    assert any(each.transport.startswith("rc_") for each in used)
+    assert all(each.is_rdma for each in used)
 
 
 @lanes(*LANES)

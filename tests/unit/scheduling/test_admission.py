@@ -63,14 +63,12 @@ def test_a_full_decode_pool_is_refused_at_arrival_by_all_rules_but_baseline() ->
 
 
 def test_predicted_lets_in_what_finds_room_when_its_prefill_is_done() -> None:
-    """Eight decode now and end within 5 s; this one's prefill takes until then."""
+    """Eight decode now, 5 s each; this one's prefill takes until most of them are done."""
 
     def answer(rule: str, start_s: float) -> AnswerPlaced | AnswerRefused:
         driven = Driven(
             cluster(), profile=PROFILE, admission=rule, slo=Slo(tbt_s=0.1), decode_time_s=5.0
         )
-        for _ in range(8):
-            driven.core.learnt(MODEL).forecast.placed(0.5, 0.0)
         driven.now_s = 1.0
         for one in cluster(start_s, running=8):
             driven.feed(InstanceReported(one))
@@ -145,14 +143,37 @@ def test_an_unknown_rule_is_refused_at_start() -> None:
         ConductorCore(CoreSettings(admission="never"), random.Random(0))  # type: ignore[arg-type]
 
 
-def test_the_forecast_counts_who_will_have_joined_and_not_ended() -> None:
+def test_the_forecast_counts_who_will_have_joined_and_who_stays() -> None:
     forecast = DecodeForecast(10.0)
-    assert forecast.share_at(5.0, 0.0) == 1.0
+    assert forecast.joins(5.0, 0.0) == 1.0
     for joins_s in (1.0, 2.0, 8.0, 9.0):
         forecast.placed(joins_s, 0.0)
-    assert forecast.share_at(5.0, 0.0) == 0.5
-    assert forecast.share_at(9.5, 0.0) == 1.0
-    assert forecast.share_at(11.5, 0.0) == 0.75
+    assert forecast.joins(0.5, 0.0) == 0.0
+    assert forecast.joins(2.0, 0.0) == pytest.approx(0.5)
+    assert forecast.joins(9.0, 8.5) == pytest.approx(1.0)
+    assert forecast.stays(0.0) == 1.0
+    assert forecast.stays(10.0) == pytest.approx(0.25, abs=0.02)
+
+
+def test_decode_times_that_were_seen_shape_the_forecast() -> None:
+    """Most answers are over at once: who is in a batch is one of the few long ones, and stays."""
+    forecast = DecodeForecast(5.95)
+    for number in range(160):
+        forecast.ended(0.1 if number % 20 else 117.0)
+    forecast.placed(1.0, 0.0)
+    forecast.placed(2.0, 0.0)
+    forecast.placed(3.0, 0.0)
+    assert forecast.stays(1.0) > 0.6
+    assert forecast.joins(30.0, 0.0) < 0.1
+
+
+def test_a_burst_is_not_forecast_to_end_at_once() -> None:
+    """Where all are taken to last equally long a burst lets in the next when it is said to end."""
+    forecast = DecodeForecast(10.0)
+    for _ in range(50):
+        forecast.placed(0.5, 0.0)
+    shares = [forecast.stays(after_s) for after_s in (9.0, 10.0, 11.0)]
+    assert shares[0] - shares[2] < 0.15
 
 
 def test_the_decode_time_is_learnt_from_those_still_decoding_too() -> None:

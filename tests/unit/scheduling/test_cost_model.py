@@ -5,6 +5,10 @@ import random
 import pytest
 
 from shared.scheduling.cost_model import CostModel, CostProfile, PrefillCoefficients, PrefillSample
+from shared.scheduling.decode_forecast import DecodeForecast
+from shared.scheduling.events import BillFinished
+from shared.scheduling.learning import Learnt
+from shared.scheduling.vocabulary import PredictedTimes
 
 REAL = PrefillCoefficients(0.02, 0.4, 0.05)
 
@@ -96,6 +100,22 @@ def test_bandwidth_and_steps_follow_what_is_measured() -> None:
     assert cost.transfer_s(1 << 30) == pytest.approx((1 << 30) / 5e8, rel=0.1)
     assert cost.decode_step_s(1, 1_000) == pytest.approx(0.2, rel=0.1)
     assert cost.transfer_s(0) == 0.0
+
+
+def test_many_answers_predicted_before_any_was_learnt_move_the_scale_no_further_than_the_truth():
+    """A hundred requests are under way when the first bill comes: all say the same, once."""
+    learnt = Learnt(CostModel(), DecodeForecast(10.0))
+    said_s = learnt.cost.decode_step_s(8, 8_192)
+    early = PredictedTimes(tbt_s=said_s, tbt_scale=learnt.cost.decode_scale)
+    for _ in range(100):
+        learnt.learn(BillFinished("m", 1_024, 0, 0.0, tbt_s=1.5 * said_s, predicted=early))
+    assert learnt.cost.decode_step_s(8, 8_192) == pytest.approx(1.5 * said_s, rel=0.01)
+    late = PredictedTimes(
+        tbt_s=learnt.cost.decode_step_s(8, 8_192), tbt_scale=learnt.cost.decode_scale
+    )
+    for _ in range(100):
+        learnt.learn(BillFinished("m", 1_024, 0, 0.0, tbt_s=1.5 * said_s, predicted=late))
+    assert learnt.cost.decode_step_s(8, 8_192) == pytest.approx(1.5 * said_s, rel=0.01)
 
 
 def test_the_disk_is_as_fast_as_it_was_measured_and_small_reads_say_nothing() -> None:

@@ -99,6 +99,7 @@ def test_no_promise_and_no_hold_is_left_at_the_end():
     cluster.run(sessions(200, seed=9))
     for decode in cluster.decodes.values():
         assert (decode.room_tokens, decode.num_promised, decode.running) == (0, 0, 0)
+        assert decode.promised_context_tokens == 0
     for node in cluster.nodes.values():
         node.pool.check_integrity()
         assert node.pool.counts.held == node.pool.counts.writing == 0

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from shared.kv.block_pool import BlockPool, SealItem
-from shared.kv.eviction.registry import EVICTION_POLICIES
+from shared.kv.eviction.registry import DEFAULT_EVICTION, EVICTION_POLICIES
 from shared.simulator.hit_rate import LAB_POLICIES, make_policy, measure
 from shared.simulator.prefix_pool import PrefixPool, key_of
 from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
@@ -103,13 +103,14 @@ def test_lru_hits_what_is_known_of_the_public_traces(trace, mode, size_tokens, e
 @pytest.mark.slow
 @pytest.mark.parametrize("trace", ["conversation", "synthetic"])
 @pytest.mark.parametrize("millions", [1, 3, 10, 20, 30, 50])
-def test_decayed_frequency_is_no_worse_than_lru_at_any_size(trace, millions):
-    """Second halves; the parameters were chosen with both halves in sight: no held-out proof.
-
-    At 3 M tokens it must gain a tenth on conversation; on synthetic it gains less (1.05).
-    """
+def test_the_default_is_no_worse_than_lru_at_any_size_and_a_tenth_better_at_3m(trace, millions):
+    """Its two constants were chosen on the second half of the synthetic trace with
+    the rest in sight: no strict hold-out."""
     requests, size = public_trace(trace), millions * 1_000_000
-    ours = measure(requests, "decayed_frequency", size, "served").second_half
-    lru = measure(requests, "lru", size, "served").second_half
-    least = 1.10 if (trace, millions) == ("conversation", 3) else 0.99
-    assert ours >= least * lru
+    ours = measure(requests, DEFAULT_EVICTION, size, "served")
+    lru = measure(requests, "lru", size, "served")
+    least = 1.10 if millions == 3 else 0.99
+    assert ours.hit >= least * lru.hit
+    assert ours.first_half >= least * lru.first_half
+    if trace == "conversation" or millions == 3:
+        assert ours.second_half >= least * lru.second_half

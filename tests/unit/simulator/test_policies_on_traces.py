@@ -4,6 +4,8 @@ import functools
 
 import pytest
 
+from scripts.simulate.lab import Lab
+from scripts.simulate.serving_experiments import rejection
 from shared.simulator.cluster import ClusterSettings, SimulatedCluster
 from shared.simulator.fifo_bound import fifo_bound_ttfts_s
 from shared.simulator.outcome import Outcome, mean
@@ -47,3 +49,41 @@ def test_the_more_a_policy_knows_the_lower_its_mean_ttft():
     means = [run(policy, 8, "fifo").mean_ttft_s for policy in order]
     assert means == sorted(means)
     assert means[-1] >= 4 * means[0]
+
+
+def test_no_link_makes_ours_slower_than_recomputing_and_only_the_slowest_the_papers():
+    """The shape of the paper's Fig. 13; the hand-over to decode counts as it seems to there."""
+    requests = public_trace("synthetic")
+    size = {"num_prefills": 16, "num_decodes": 16}
+
+    def ttfts_s(policy: str, gbps: float, pool_tokens: int = 3_000_000) -> tuple[float, float]:
+        hardware = paper_hardware().with_line_rate(gbps)
+        settings = ClusterSettings(hardware, policy=policy, pool_tokens=pool_tokens, **size)
+        served = SimulatedCluster(settings).run(requests).served
+        return mean([one.ttft_s for one in served]), mean(
+            [one.ttft_s + one.handoff_s for one in served]
+        )
+
+    recompute_s, _ = ttfts_s("least_loaded", 400, pool_tokens=0)
+    whole_s = [ttfts_s("global_cache_aware", gbps)[1] for gbps in (24, 40, 80, 100, 400)]
+    assert whole_s == sorted(whole_s, reverse=True)
+    assert whole_s[0] > recompute_s > whole_s[1]
+    # The knee: from 40 to 100 Gbps more is won than by all that is beyond.
+    assert whole_s[1] - whole_s[3] > whole_s[3] - whole_s[4]
+    assert all(ttfts_s("moonpool", gbps)[0] <= recompute_s for gbps in (24, 100))
+
+
+def test_in_overload_of_decode_nothing_is_wasted_and_the_forecast_refuses_fewest_of_the_early():
+    rows = {
+        (row.label, row.quantity): row.ours
+        for row in rejection(Lab(ClusterSettings(paper_hardware()), public_trace, no_tick)).rows
+    }
+    assert rows["baseline", "wasted prefill s"] > 0
+    assert rows["early_rejection", "wasted prefill s"] == rows["predicted", "wasted prefill s"] == 0
+    assert rows["predicted", "refused"] <= rows["early_rejection", "refused"]
+    # Who refuses after the prefill never leaves decode idle: nobody can refuse fewer, but by waste.
+    assert rows["predicted", "refused"] <= 1.03 * rows["baseline", "refused"]
+
+
+def no_tick(_label: str, _total: int):
+    return lambda: None

@@ -73,3 +73,23 @@ def test_the_table_of_policies_fits_a_narrow_terminal(trace, monkeypatch):
     shown = run("--trace", trace, "--nodes", "2", "--policy", "global_cache_aware").stdout
     assert "global_cache_aware" in shown
     assert "…" not in shown
+
+
+def test_figures_of_unpublished_baselines_are_refused_with_what_there_is():
+    with pytest.raises(CommandError, match="fig6 comes later"):
+        run("--experiment", "fig6")
+
+
+def test_charts_are_written_as_html_and_other_names_are_refused(trace, tmp_path):
+    plot = tmp_path / "out.html"
+    run("--trace", trace, "--policy", "random", "--plot", str(plot), "--json")
+    assert plot.read_text().count("<svg") == 2
+    with pytest.raises(CommandError, match=r"out.gif is neither .png nor .html"):
+        run("--trace", trace, "--plot", str(tmp_path / "out.gif"))
+
+
+def test_an_experiment_shows_the_papers_value_and_the_reason():
+    shown = json.loads(run("--experiment", "fig14", "--json").stdout)
+    whole = [row for row in shown["rows"] if "0 % cached" in row["run"] and "95" not in row["run"]]
+    assert len(whole) == 5
+    assert all(0.95 <= row["ratio"] <= 1.05 and row["why"] for row in whole)

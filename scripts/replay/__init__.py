@@ -1,0 +1,1 @@
+"""`moonpool replay`: plays a request trace against a live cluster and measures what came."""

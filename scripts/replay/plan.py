@@ -1,0 +1,77 @@
+"""From a trace to requests: prompts of token ids, lengths scaled to the model. Sends nothing."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
+
+FIRST_TOKEN, LAST_TOKEN = 3, 500
+"""Ids that every vocabulary has and that are no special tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    scale: float = 1.0
+    """Lengths are divided by it."""
+    speed: float = 1.0
+    """Arrivals come so much faster than recorded."""
+    context_tokens: int = 1 << 30
+    max_output_tokens: int = 1 << 30
+    salt: str = ""
+    """Other tokens for the same ids: a run does not hit what another left."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    at_s: float
+    num_tokens: int
+    output_tokens: int
+    block_ids: tuple[int, ...]
+    block_tokens: int
+    salt: str
+
+    def prompt(self) -> list[int]:
+        """The same ids give the same tokens; made when it is sent, for a plan may be long."""
+        tokens: list[int] = []
+        for block in self.block_ids:
+            rng = random.Random(f"{self.salt}:{block}")
+            tokens += rng.choices(range(FIRST_TOKEN, LAST_TOKEN), k=self.block_tokens)
+            if len(tokens) >= self.num_tokens:
+                break
+        # Where only full blocks have ids the rest is this request's own.
+        missing = self.num_tokens - len(tokens)
+        if missing > 0:
+            rng = random.Random(f"{self.salt}:{self.at_s}:{self.num_tokens}")
+            tokens += rng.choices(range(FIRST_TOKEN, LAST_TOKEN), k=missing)
+        return tokens[: self.num_tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    requests: tuple[PlannedRequest, ...]
+    num_cut: int
+    """Prompts that the model's context cannot hold: cut at its length."""
+
+
+def make_plan(requests: Sequence[TraceRequest], settings: PlanSettings) -> Plan:
+    block_tokens = max(1, round(BLOCK_TOKENS / settings.scale))
+    planned, num_cut = [], 0
+    start_s = requests[0].arrival_s
+    for request in requests:
+        output = max(1, round(request.output_tokens / settings.scale))
+        output = min(output, settings.max_output_tokens, settings.context_tokens // 4)
+        room = settings.context_tokens - output - 1
+        wanted = max(1, round(request.num_tokens * block_tokens / BLOCK_TOKENS))
+        num_cut += wanted > room
+        planned.append(
+            PlannedRequest(
+                at_s=(request.arrival_s - start_s) / settings.speed,
+                num_tokens=min(wanted, room),
+                output_tokens=output,
+                block_ids=request.block_ids,
+                block_tokens=block_tokens,
+                salt=settings.salt,
+            )
+        )
+    return Plan(tuple(planned), num_cut)
