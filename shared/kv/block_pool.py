@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from shared.kv.block_tree import BlockPlace, BlockTree
 from shared.kv.eviction.base import EvictionPolicy
+from shared.kv.eviction.look_ahead import look_ahead
 from shared.kv.holders import HolderTable
 from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
 from shared.kv.pool_counts import PoolCounts, counts_of
@@ -82,8 +83,7 @@ class BlockPool:
         self.on_room: Callable[[], None] = lambda: None
         """A slot came free or may be evicted: `allocate` may give more than before."""
         self._slots.on_free = lambda: self.on_room()
-        self._evictions_total = 0
-        self._quarantined_total = 0
+        self._evictions_total = self._quarantined_total = 0
 
     def num_available(self, owner: str, cap: int) -> int:
         """Slots that `allocate` would give this owner now."""
@@ -155,9 +155,8 @@ class BlockPool:
 
     def free_own(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
         """Give back WRITING or PRIVATE slots early."""
-        for slot in slots:
-            if self._holders.owns(owner, handle, slot):
-                self._free_own(owner, handle, slot)
+        for slot in (each for each in slots if self._holders.owns(owner, handle, each)):
+            self._free_own(owner, handle, slot)
 
     def lease(
         self,
@@ -175,9 +174,7 @@ class BlockPool:
         run: list[HeldBlock] = []
         for key in keys:
             slot = self._tree.slot_of(key)
-            if slot is None:
-                break
-            if cap is not None and self._is_over(owner, slot, cap):
+            if slot is None or self._is_over(owner, slot, cap):
                 break
             self._hold(owner, handle, slot)
             run.append(self._held(slot))
@@ -279,10 +276,9 @@ class BlockPool:
             self._tree.unpin(slot)
         return len(restored)
 
-    def next_victim(self) -> HeldBlock | None:
-        """The block that goes first when room is needed; None when all are held."""
-        slot = self._policy.victim()
-        return None if slot is None else self._held(slot)
+    def next_victims(self, limit: int) -> list[BlockPlace]:
+        """The blocks that go first when room is needed, in order; fewer when others are held."""
+        return look_ahead(self._tree, self._policy, limit)
 
     def evict(self, count: int) -> int:
         """Free up to `count` slots ahead of need; returns how many."""
@@ -290,6 +286,15 @@ class BlockPool:
         for _ in range(count):
             self._evict_one()
         return count
+
+    def evict_blocks(self, keys: Sequence[BlockKey]) -> int:
+        """Free the slots of these where nobody holds them and nothing is below; how many."""
+        before = self._evictions_total
+        for key in keys:
+            slot = self._tree.slot_of(key)
+            if slot is not None and self._tree.is_candidate(slot):
+                self._evict_one(slot)
+        return self._evictions_total - before
 
     def drain_change(self) -> ResidencyChange | None:
         """The next residency event, None when nothing changed since the last."""
@@ -312,19 +317,18 @@ class BlockPool:
         """Raises AssertionError when the parts contradict one another."""
         check_parts(self._slots, self._holders, self._tree)
 
-    # --- inside --------------------------------------------------------------------------------
-
     def _held(self, slot: Slot) -> HeldBlock:
-        slots, key = self._slots, self._tree.key_of(slot)
-        return HeldBlock(slot, slots.generation(slot), slots.checksum(slot), key)
+        generation, checksum = self._slots.generation(slot), self._slots.checksum(slot)
+        return HeldBlock(slot, generation, checksum, self._tree.key_of(slot))
 
     def _hold(self, owner: str, handle: str, slot: Slot) -> None:
         if self._holders.hold(owner, handle, slot):
             self._tree.pin(slot)
 
-    def _is_over(self, owner: str, slot: Slot, cap: int) -> bool:
-        is_new = not self._holders.owner_holds(owner, slot)
-        return is_new and self._holders.num_held(owner) >= cap
+    def _is_over(self, owner: str, slot: Slot, cap: int | None) -> bool:
+        if cap is None or self._holders.owner_holds(owner, slot):
+            return False
+        return self._holders.num_held(owner) >= cap
 
     def _after_drop(self, slot: Slot) -> None:
         if self._slots.is_in(slot, SlotState.SEALED):
@@ -369,8 +373,8 @@ class BlockPool:
                 raise ValueError(f"chain: key {index} is not the key of slot {item.slot}")
             index += 1
 
-    def _evict_one(self) -> None:
-        slot = self._policy.victim()
+    def _evict_one(self, slot: Slot | None = None) -> None:
+        slot = self._policy.victim() if slot is None else slot
         assert slot is not None, "fewer candidates than were counted"
         self.log.removed(self._tree.remove(slot))
         self._policy.removed(slot)

@@ -80,6 +80,10 @@ ACCESS: dict[str, Access] = {
         "conductor",
         publish=(
             subjects.INDEX_MATCH,
+            subjects.INDEX_HOLDERS,
+            subjects.INDEX_LEAD,
+            subjects.CONDUCTOR_ASKED,
+            subjects.CONDUCTOR_MISSES,
             *_of_instances("reserve", "cancel"),
             *_of_nodes("replicate", "drop"),
         ),
@@ -89,6 +93,8 @@ ACCESS: dict[str, Access] = {
             subjects.CONDUCTOR_EXPLAIN,
             subjects.CONDUCTOR_STATE,
             subjects.CONDUCTOR_MODELS,
+            subjects.CONDUCTOR_ASKED,
+            subjects.CONDUCTOR_MISSES,
             *_reports("gateway", "transfer", *INSTANCES),
             subjects.FINISHED_BILLS,
         ),
@@ -100,6 +106,8 @@ ACCESS: dict[str, Access] = {
             subjects.INDEX_MATCH,
             subjects.INDEX_HOT,
             subjects.INDEX_HOLDERS,
+            subjects.INDEX_COPIES,
+            subjects.INDEX_LEAD,
             subjects.INDEX_EXPECTED,
             subjects.INDEX_HEAT,
             *(subjects.cache_index(ANY, name) for name in ("stats", "contents", "prints")),
@@ -116,6 +124,7 @@ ACCESS: dict[str, Access] = {
         publish=(
             subjects.INDEX_REGISTER_NODE,
             subjects.INDEX_RENEW_NODE,
+            subjects.INDEX_COPIES,
             subjects.index_events(ANY),
             # A node that leaves asks who could take its blocks over.
             subjects.CONDUCTOR_STATE,
