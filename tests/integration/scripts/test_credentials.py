@@ -209,6 +209,7 @@ async def test_the_index_user_may_do_all_that_the_index_asks_of_redis(
             assert await store.memory_bytes() > 0
             await store.set_horizon(3)
             assert await store.hold_collector("c", 1_000)
+            assert await store.hold_lead("t", "c", 1_000)
             await store.collect({segment: ({number}, fields)})
             assert not [one async for page in store.segments() for one in page]
             await store.set_collected((await store.collection_due())[0])
