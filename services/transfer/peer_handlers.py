@@ -114,7 +114,7 @@ class PeerHandlers:
         lease_id = secrets.token_hex(8)
         owner = f"peer:{request.holder.id}:{request.holder.incarnation}"
         cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
-        held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request.wait_ms)
+        held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request)
         if held:
             self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
             self._set_timer()
@@ -133,20 +133,22 @@ class PeerHandlers:
         lease_id: str,
         keys: list[BlockKey],
         cap: int,
-        wait_ms: int,
+        request: LeaseRequest,
     ) -> list[HeldBlock]:
-        """The leading run, with what the SSD has of it; who reads verifies."""
-        held = pool.blocks.lease(owner, lease_id, keys, cap)
+        """The run from `start` on, with what the SSD has of it; who reads verifies."""
+        wanted = keys[request.start :]
+        held = pool.blocks.lease(owner, lease_id, wanted, cap)
         if self.tiers is None:
             return held
         try:
-            deadline_s = monotonic_s() + wait_ms / 1000
+            deadline_s = monotonic_s() + request.wait_ms / 1000
             await self.tiers.promoter.bring(owner, lease_id, keys, cap, deadline_s)
         except BaseException:
             pool.blocks.release(owner, lease_id)
             raise
-        pool.on_used(lease_id, keys[: len(held)])
-        return pool.blocks.lease(owner, lease_id, keys, cap)
+        if held:
+            pool.on_used(lease_id, keys[: request.start + len(held)])
+        return pool.blocks.lease(owner, lease_id, wanted, cap)
 
     async def release(self, request: LeaseRelease) -> Ok:
         formatted = self._node.formatted

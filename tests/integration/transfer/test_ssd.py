@@ -244,6 +244,40 @@ async def test_a_peer_gets_blocks_that_are_only_on_the_ssd(
     there.close()
 
 
+async def test_a_peer_that_lacks_the_end_of_a_chain_leaves_it_in_its_place_there(
+    host: TransferHost, bus: Bus, tmp_path: Path
+) -> None:
+    node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
+    other = host.start("b")
+    reports = await Reports.of(bus, node)
+    here, there = await host.attach(node), await host.attach(other)
+    chain = make_chain(NUM_BLOCKS, seed=1)
+    await use_twice(here, chain)
+    await reports.until_ssd_has(NUM_BLOCKS)
+    await push_out(here)
+    await store_chain(there, "r4/0", chain[: 4 * 16])
+    events: list[ResidencyEvent] = []
+    await bus.subscribe(subjects.index_events(node.node), ResidencyEvent, events.append)
+    reply = await there.fetch(
+        "r5/0",
+        request_ref(),
+        chain,
+        FetchSource(node=here.node, num_blocks=NUM_BLOCKS),
+        remaining_ms=5_000,
+    )
+    assert reply.fetched_bytes == (NUM_BLOCKS - 4) * GEOMETRY.block_bytes
+    check_bytes(there, chain, reply.blocks)
+    await until(
+        lambda: any(run.tier == "dram" for event in events for run in event.stored),
+        timeout_s=10,
+        what="what was read from the SSD is published",
+    )
+    for run in (run for event in events for run in event.stored):
+        assert run.keys[:16] == chain[run.start * 16 : run.start * 16 + 16]
+    here.close()
+    there.close()
+
+
 async def test_a_folder_that_cannot_be_used_turns_the_tier_off_and_nothing_else(
     host: TransferHost, bus: Bus, tmp_path: Path
 ) -> None:

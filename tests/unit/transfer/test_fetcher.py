@@ -54,8 +54,9 @@ class FakePeers:
         return Peer(node.id, node.incarnation)
 
     async def lease(
-        self, node: NodeRef, root: bytes, keys: list[BlockKey], remaining_s: float
+        self, node: NodeRef, root: bytes, chain: list[BlockKey], start: int, remaining_s: float
     ) -> PeerLease:
+        keys = chain[start:]
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
