@@ -1,5 +1,6 @@
 """The files of the SSD tier: what survives, what is torn, what happens without room."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -127,3 +128,23 @@ def test_a_disk_without_room_is_an_error_before_anything_is_written(
         ),
     )
     assert expected in done.stdout
+
+
+@pytest.mark.parametrize("block_bytes", [8192, 5000])
+def test_a_disk_that_fails_is_an_os_error_whatever_the_size(
+    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_in(tmp_path, block_bytes)
+    files.open()
+
+    def fail(_descriptor: int, views: list[memoryview], _offset: int) -> int:
+        raise OSError(errno.EIO, f"no {len(views[0])} bytes")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    monkeypatch.setattr(os, "pwritev", fail)
+    data = np.zeros(block_bytes, dtype=np.uint8)
+    with pytest.raises(OSError, match="no 8192 bytes"):
+        files.read(1, data)
+    with pytest.raises(OSError, match="no 8192 bytes"):
+        files.write(1, data, place(0), 7)
+    files.close()
