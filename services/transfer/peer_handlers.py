@@ -111,6 +111,7 @@ class PeerHandlers:
             keys = split(request.keys)
         except ValueError as error:
             raise ServiceError(ErrorCode.BAD_REQUEST, f"keys: {error}", field="keys") from None
+        self._check_is_from_root(formatted.pool, keys)
         lease_id = secrets.token_hex(8)
         owner = f"peer:{request.holder.id}:{request.holder.incarnation}"
         cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
@@ -125,6 +126,20 @@ class PeerHandlers:
             checksums=[block.checksum for block in held],
             ttl_ms=request.ttl_ms,
         )
+
+    def _check_is_from_root(self, pool: NodePool, keys: list[BlockKey]) -> None:
+        """Whoever brings blocks keeps them under their parents: it must know all of them."""
+        if not keys:
+            return
+        ssd = None if self.tiers is None else self.tiers.ssd_blocks
+        place = pool.blocks.place(keys[0]) or (None if ssd is None else ssd.place(keys[0]))
+        if place is not None and place.index:
+            raise ServiceError(
+                ErrorCode.BAD_REQUEST,
+                f"keys: the first is block {place.index} of its chain; name the chain from its "
+                "first block on",
+                field="keys",
+            )
 
     async def _hold(
         self,

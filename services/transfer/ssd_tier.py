@@ -149,7 +149,8 @@ class SsdTier:
         return self.blocks is not None and self.state != "off"
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
-        if self.blocks is None or self.state == "off":
+        """Of a chain from its first block on; 0 for a part of one: it has no place in the pool."""
+        if self.blocks is None or self.state == "off" or not is_from_root(self.blocks, keys):
             return 0
         return self.blocks.num_leading(keys)
 
@@ -215,7 +216,7 @@ class SsdTier:
 
         How many were taken; what is there or on its way is not taken again.
         """
-        if self.state != "on" or self.blocks is None:
+        if self.state != "on" or self.blocks is None or not is_from_root(self._pool.blocks, keys):
             return 0
         start = self.num_leading(keys)
         while start < len(keys) and keys[start] in self._queued_keys:
@@ -323,6 +324,8 @@ class SsdTier:
             await settled(futures)
             for future in futures:
                 future.result()
+            if self.state == "off":
+                return  # nothing of it is offered to anybody any more
             blocks.seal(WRITER, job.handle, start, keys, items)
             self.counts.bytes_written += len(items) * self._pool.geometry.block_bytes
         finally:
@@ -383,6 +386,12 @@ class SsdTier:
         for threads in (self._readers, self._writers):
             await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
         await asyncio.to_thread(self._store.close)
+
+
+def is_from_root(blocks: BlockPool, keys: Sequence[BlockKey]) -> bool:
+    """These keys, of which the first is here, are a chain from its first block on."""
+    place = blocks.place(keys[0]) if keys else None
+    return place is not None and place.index == 0
 
 
 def place_of(chain: Sequence[BlockKey], index: int) -> BlockPlace:
