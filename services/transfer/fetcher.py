@@ -222,7 +222,7 @@ class Fetcher:
         finally:
             job.moved += stripes.bytes_by_transport
             # Sealed ones are no longer the handle's own, so this frees the rest only.
-            blocks.free_own(job.owner, job.handle, [block.slot for block in given])
+            blocks.free_own(job.owner, job.handle, given)
         for holder in holders:
             if holder.failure is not None:
                 log.info(

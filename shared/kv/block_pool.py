@@ -153,11 +153,15 @@ class BlockPool:
             index += 1
         return done
 
-    def free_own(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
-        """Give back WRITING or PRIVATE slots early."""
-        for slot in slots:
-            if self._holders.owns(owner, handle, slot):
-                self._free_own(owner, handle, slot)
+    def free_own(self, owner: str, handle: str, blocks: Sequence[HeldBlock]) -> None:
+        """Give back WRITING or PRIVATE slots early.
+
+        One that ended before may be the handle's again by now, for another use: that one stays.
+        """
+        for block in blocks:
+            is_same_use = self._slots.generation(block.slot) == block.generation
+            if is_same_use and self._holders.owns(owner, handle, block.slot):
+                self._free_own(owner, handle, block.slot)
 
     def lease(
         self,
