@@ -204,4 +204,5 @@ class PeerHandlers:
         for lease in self._leases.expire(monotonic_s()):
             if formatted is not None:
                 formatted.pool.blocks.release(lease.holder, lease.lease_id)
+                formatted.pool.on_change()  # more can go
         self._set_timer()
