@@ -259,9 +259,7 @@ async def test_a_run_that_wants_more_than_there_is_leaves_its_reservation_to_exp
     assert (await nodes.bench.reserve(decode, ref, tokens, ttl_ms=300)).is_accepted
     longest = Sampling(max_tokens=CAPACITY, ignore_eos=True)
     with pytest.raises(ServiceError, match="more than was reserved"):
-        await nodes.bench.run_alone(
-            decode, tokens, ref, nodes.prefill, decode, sampling=longest
-        )
+        await nodes.bench.run_alone(decode, tokens, ref, nodes.prefill, decode, sampling=longest)
     await until(
         lambda: decode.load.free_tokens == CAPACITY,
         timeout_s=5,
