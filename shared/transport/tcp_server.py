@@ -150,7 +150,13 @@ class TcpServer:
                     sock.close()
                     continue
                 self._serving[served] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # as many threads as there may be
+                log.warning("a stream could not be served: %s", error)
+                with self._lock:
+                    self._serving.pop(served, None)
+                sock.close()
 
     def _serve(self, served: "_Served") -> None:
         try:

@@ -143,6 +143,26 @@ async def test_junk_on_the_port_harms_nobody(bench: TcpBench, junk: bytes) -> No
     assert np.array_equal(bench.own(1), data)
 
 
+async def test_a_stream_for_which_there_is_no_thread_costs_that_stream_alone(
+    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = bench.peer.tcp
+    assert address is not None
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            if self.name == "tcp":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", NoThread)
+        with socket.create_connection(("127.0.0.1", address.port)) as refused:
+            refused.settimeout(5)
+            assert await asyncio.to_thread(refused.recv, 1) == b""
+    assert await bench.transport.read(bench.peer, [whole(bench, 1, 1)], timeout_s=5) == 1
+
+
 async def test_who_greets_byte_by_byte_is_cut_in_the_same_time(
     bench: TcpBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
