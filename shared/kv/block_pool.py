@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shared.kv.block_tree import BlockPlace, BlockTree
+from shared.kv.block_tree import BlockPlace, BlockTree, place_of
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.holders import HolderTable
-from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
+from shared.kv.ids import BlockKey, Generation, Slot
 from shared.kv.pool_counts import PoolCounts, counts_of
 from shared.kv.pool_integrity import check_parts
 from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
@@ -137,18 +137,16 @@ class BlockPool:
             if item.key is None:
                 done.append(self._keep_private(item))
                 continue
-            parent = chain[index - 1] if index else None
+            place = place_of(chain, index)
             existing = self._tree.slot_of(item.key)
             if existing is not None:
                 self._free_own(owner, handle, item.slot)
                 self._hold(owner, handle, existing)
                 self._policy.used(existing)
                 done.append(SealedItem(self._held(existing), True, is_duplicate=True))
-            elif parent is not None and self._tree.slot_of(parent) is None:
+            elif place.parent is not None and self._tree.slot_of(place.parent) is None:
                 done.append(self._keep_private(item))
             else:
-                head = chain[index - index % SEGMENT_BLOCKS]
-                place = BlockPlace(item.key, parent, head, index)
                 done.append(self._make_readable(owner, handle, item, place))
             index += 1
         return done
@@ -245,6 +243,11 @@ class BlockPool:
         slot = self._tree.slot_of(key)
         return [] if slot is None else self._tree.path(slot)
 
+    def subtree(self, key: BlockKey) -> list[Slot]:
+        """Where a readable block and all below it are; empty when it is not here."""
+        slot = self._tree.slot_of(key)
+        return [] if slot is None else self._tree.subtree(slot)
+
     def quarantine(self, key: BlockKey) -> int:
         """Take a doubtful block and all below it out of the readable set; returns how many.
 
@@ -259,8 +262,7 @@ class BlockPool:
 
     def drop_blocks(self, key: BlockKey) -> int:
         """Take a block and all below it out of the readable set; holders keep what they hold."""
-        slot = self._tree.slot_of(key)
-        removed = [] if slot is None else self._tree.subtree(slot)
+        removed = self.subtree(key)
         for each in removed:
             self._remove(each)
         return len(removed)
