@@ -7,7 +7,9 @@ from shared.messages.access import ADMIN
 
 INDEX_USER = "cache-index"
 # Reads, writes and scripts on moonpool's own keys; no configuration, no flush, no other keys.
-_INDEX_RIGHTS = "~mp:* resetchannels -@all +@read +@write +@scripting +@connection +@transaction"
+_INDEX_RIGHTS = (
+    "~mp:* ~mn:* resetchannels -@all +@read +@write +@scripting +@connection +@transaction"
+)
 _INDEX_REFUSED = "-@dangerous -@admin -flushdb -flushall"
 # What memory is used, and where the slots of a cluster are.
 _INDEX_LOOKS = "+info +dbsize +cluster|slots +cluster|shards +cluster|nodes +cluster|myid +command"

@@ -17,9 +17,13 @@ from shared.messages.common import ErrorCode, NodeRef
 from shared.messages.index import (
     ClaimFormat,
     ClaimReply,
+    CopiesReply,
+    CopiesRequest,
     Expected,
     ExpectedMatch,
     Heat,
+    Lead,
+    LeadReply,
     MatchReply,
     MatchRequest,
     NodeLeaseReply,
@@ -56,6 +60,8 @@ class Handlers:
         self._id = index_id
         self.hot = HotPrefixes()
         self.expected = ExpectedBlocks()
+        self._formats: dict[str, dict[str, Any]] = {}
+        """Of each model, what Redis said last."""
         self.matches_total = 0
 
     # --- plain subscriptions -------------------------------------------------------------------
@@ -195,9 +201,33 @@ class Handlers:
         try:
             current = await self._store.claim_format(request.model, request.kv_format)
         except StoreAway as error:
-            raise _away(error) from error
+            # One that is equal to what was current changes nothing: a restart need not wait.
+            if self._formats.get(request.model) != request.kv_format:
+                raise _away(error) from error
+            current = request.kv_format
+        self._formats[request.model] = current
         problem = format_problem(request.model, request.kv_format, current)
         return ClaimReply(is_accepted=not problem, current=current, problem=problem)
+
+    async def lead(self, request: Lead) -> LeadReply:
+        try:
+            is_leader = await self._store.hold_lead(request.task, request.holder, request.lease_ms)
+        except StoreAway as error:
+            raise _away(error) from error
+        return LeadReply(is_leader=is_leader)
+
+    async def copies(self, request: CopiesRequest) -> CopiesReply:
+        if len(request.keys) % KEY_BYTES:
+            raise ServiceError(
+                ErrorCode.BAD_REQUEST,
+                f"keys: {len(request.keys)} bytes are no whole keys of {KEY_BYTES}",
+                field="keys",
+            )
+        return CopiesReply(
+            num_copies=self._mirror.num_copies(
+                request.root, request.keys, request.node, self._clock()
+            )
+        )
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:
         return [
@@ -232,6 +262,22 @@ class Handlers:
                 ClaimReply,
                 self.claim_format,
                 "Set or compare the kv_format of a model",
+            ),
+            Endpoint(
+                "lead",
+                subjects.INDEX_LEAD,
+                Lead,
+                LeadReply,
+                self.lead,
+                "Who acts for all of its kind, for a time",
+            ),
+            Endpoint(
+                "copies",
+                subjects.INDEX_COPIES,
+                CopiesRequest,
+                CopiesReply,
+                self.copies,
+                "How many other nodes hold each of some blocks",
             ),
         ]
 

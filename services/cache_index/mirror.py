@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from services.cache_index.event_order import EventOrder
 from services.cache_index.node_registry import Change, NodeLease, NodeRegistry
 from services.cache_index.segments import Replicas
+from shared.kv.block_keys import split
 from shared.kv.fingerprints import NUM_CLASSES, depth_class
 from shared.kv.ids import KEY_BYTES
 from shared.kv.replica_sets import HolderId
@@ -232,6 +233,14 @@ class Mirror:
                 tier: Tier = "disk" if is_on_disk else "dram"
                 found.append((node, self._nodes[node].incarnation, tier))
         return sorted(found)
+
+    def num_copies(self, root: bytes, keys: bytes, node: str, now_s: float) -> bytes:
+        """For each key: live nodes but this one that have it, at most 255."""
+        counts = bytearray()
+        for key in split(keys):
+            holders = self.holders_of(root, key, now_s)
+            counts.append(min(255, sum(1 for name, _, _ in holders if name != node)))
+        return bytes(counts)
 
     # --- the budget ----------------------------------------------------------------------------
     def lift_horizon(self, now_s: float) -> list[str]:

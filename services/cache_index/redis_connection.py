@@ -5,6 +5,7 @@ sets `is_up` first. Knows scripts, not what they are for.
 """
 
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from services.cache_index import redis_scripts
 
+log = logging.getLogger("moonpool.cache-index")
 T = TypeVar("T")
 Call = tuple[str, Sequence[Any], Sequence[Any]]
 """Script, keys (of one slot), arguments."""
@@ -154,5 +156,7 @@ class RedisConnection:
         try:
             return await call()
         except FAILURES as error:
+            if self.is_up:
+                log.warning("Redis is taken as away: %s: %s", type(error).__name__, error)
             self.is_up = False
             raise StoreAway(f"{type(error).__name__}: {error}") from error

@@ -165,6 +165,14 @@ class RedisStore:
         held = await self._run(redis_scripts.HOLD_WRITERS, [COLLECTOR], [holder, lease_ms])
         return bool(held[0])
 
+    async def hold_lead(self, task: str, holder: str, lease_ms: int) -> bool:
+        """Be the one that does this task for all; False: another one is."""
+        if lease_ms <= 0:
+            await self._run(redis_scripts.RELEASE_WRITERS, [_leader(task)], [holder])
+            return False
+        held = await self._run(redis_scripts.HOLD_WRITERS, [_leader(task)], [holder, lease_ms])
+        return bool(held[0])
+
     async def collect(self, void: Mapping[bytes, tuple[set[int], bytes]]) -> None:
         """By segment: drop these numbers from these (packed) fields."""
         await self.connection.run_many(
@@ -217,6 +225,10 @@ def _record(node: str) -> str:
 
 def _writer(node: str) -> str:
     return f"{_TAG}:writer:{node}"
+
+
+def _leader(task: str) -> str:
+    return f"{_TAG}:leader:{task}"
 
 
 def _node_record(node: str, fields: dict[bytes, bytes]) -> NodeRecord | None:

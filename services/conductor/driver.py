@@ -29,7 +29,7 @@ from shared.scheduling.events import (
     ReserveFailed,
     TimerFired,
 )
-from shared.scheduling.vocabulary import NodeMatch, PlacementRequest, Role
+from shared.scheduling.vocabulary import NodeMatch, PlacementDecision, PlacementRequest, Role
 
 RESERVE_TIMEOUT_S = 0.4
 RELEASE_TIMEOUT_S = 1.0
@@ -54,7 +54,9 @@ class Driver:
         self._journal = journal
         self._log = log
         self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[PlaceReply]] = {}
+        self._waiting: dict[int, tuple[PlaceAsked, asyncio.Future[PlaceReply]]] = {}
+        self.on_placed: Callable[[PlaceAsked, PlacementDecision], None] = lambda _asked, _made: None
+        self.on_asked: Callable[[SendReserve], None] = lambda _effect: None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
 
@@ -62,9 +64,10 @@ class Driver:
         """The core's answer; it bounds the time itself."""
         place_id = next(self._ids)
         answer: asyncio.Future[PlaceReply] = asyncio.get_running_loop().create_future()
-        self._waiting[place_id] = answer
+        asked = PlaceAsked(place_id, request, matches)
+        self._waiting[place_id] = (asked, answer)
         try:
-            self.feed(PlaceAsked(place_id, request, matches))
+            self.feed(asked)
             return await answer
         finally:
             self._waiting.pop(place_id, None)
@@ -82,7 +85,7 @@ class Driver:
     async def idle(self) -> None:
         """Until every placement that was asked for is answered."""
         while self._waiting:
-            await asyncio.wait(list(self._waiting.values()))
+            await asyncio.wait([answer for _, answer in self._waiting.values()])
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -91,19 +94,23 @@ class Driver:
     def _do(self, effect: Effect) -> None:
         match effect:
             case SendReserve():
+                self.on_asked(effect)
                 self._tasks.start_contained(self._reserve(effect), name="reserve")
             case SendRelease():
                 self._tasks.start_contained(self._release(effect), name="release")
             case AnswerPlaced():
                 self._answer(effect.place_id, convert.placed_reply(effect.decision))
+                waiting = self._waiting.get(effect.place_id)
+                if waiting is not None:
+                    self.on_placed(waiting[0], effect.decision)
             case AnswerRefused():
                 self._log.info("refused: %s", effect.refusal.message)
                 self._answer(effect.place_id, convert.refused_reply(effect))
 
     def _answer(self, place_id: int, reply: PlaceReply) -> None:
-        answer = self._waiting.get(place_id)
-        if answer is not None and not answer.done():
-            answer.set_result(reply)
+        waiting = self._waiting.get(place_id)
+        if waiting is not None and not waiting[1].done():
+            waiting[1].set_result(reply)
 
     async def _reserve(self, effect: SendReserve) -> None:
         subject = subjects.instance(effect.role, effect.instance[0], "reserve")

@@ -1,12 +1,15 @@
 """Messages in, core calls, replies out."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from services.conductor import convert
 from services.conductor.driver import Driver
 from services.conductor.heard import Heard, models_of
+from services.conductor.journal_file import JournalFile
 from services.conductor.replicas import Replicas
+from services.conductor.replicating import Replicating
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
@@ -17,6 +20,7 @@ from shared.messages.conductor import (
     ModelsReply,
     PlaceReply,
     PlaceRequest,
+    ReplicationState,
     StateReply,
 )
 from shared.messages.index import MatchReply, MatchRequest
@@ -30,6 +34,11 @@ from shared.scheduling.vocabulary import Refusal, Role
 
 MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
+TURN_TIMEOUT_S = 0.8
+"""With the time that a placement may take it is less than the gateway waits."""
+MAX_PLACING = 16
+"""Placements under way; more wait in order. All at once they would wait for one another's CPU until
+each of them was out of time, and none would see what the others brought."""
 
 
 class Handlers:
@@ -45,40 +54,60 @@ class Handlers:
         self._core = core
         self._clock = clock
         self._instances: Heard[InstanceReport] = Heard()
-        self._nodes: Heard[NodeReport] = Heard()
+        self.nodes: Heard[NodeReport] = Heard()
         self._gateways: Heard[GatewayReport] = Heard()
-        self._replicas = Replicas(bus, self._nodes, self._models)
+        self._replicas = Replicas(bus, self.nodes, self._models)
+        self._turns = asyncio.Semaphore(MAX_PLACING)
         self.driver: Driver | None = None
+        self.replicating: Replicating | None = None
+        self.journal: JournalFile | None = None
 
     # --- plain subscriptions -------------------------------------------------------------------
     def on_instance(self, report: InstanceReport) -> None:
         self._instances.hear(report, self._clock())
-        self._feed(InstanceReported(convert.view_of(report)))
+        self.feed(InstanceReported(convert.view_of(report)))
 
     def on_node(self, report: NodeReport) -> None:
-        self._nodes.hear(report, self._clock())
-        self._feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
+        self.nodes.hear(report, self._clock())
+        self.feed(NodeReported((report.id, report.incarnation), report.bytes_in_flight))
 
     def on_gateway(self, report: GatewayReport) -> None:
         self._gateways.hear(report, self._clock())
 
     def on_bill(self, bill: FinishedBill) -> None:
-        self._feed(convert.bill_of(bill))
+        self.feed(convert.bill_of(bill))
 
     def on_gone(self, role: Role, instance_id: str, incarnation: str) -> None:
         self._instances.forget(role, instance_id, incarnation)
 
-    def _feed(self, event: Any) -> None:
+    def feed(self, event: Any) -> None:
         assert self.driver is not None
         self.driver.feed(event)
 
     # --- questions -----------------------------------------------------------------------------
     async def place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
-        found = await self._match(message)
-        return await self.driver.place(
-            convert.request_of(message, found), convert.matches_of(found)
-        )
+        came_s = self._clock()
+        try:
+            async with asyncio.timeout(min(TURN_TIMEOUT_S, message.remaining_ms / 1e3)):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise ServiceError(
+                ErrorCode.OVERLOADED,
+                "this conductor has more to place than it can; try again",
+                is_retryable=True,
+                retry_after_s=1.0,
+            ) from None
+        try:
+            waited_ms = int((self._clock() - came_s) * 1e3)
+            left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
+            message = message.model_copy(update=left)
+            found = await self._match(message)
+            return await self.driver.place(
+                convert.request_of(message, found), convert.matches_of(found)
+            )
+        finally:
+            self._turns.release()
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
         found = await self._match(message)
@@ -121,11 +150,11 @@ class Handlers:
         return ModelsReply(models=self._models())
 
     async def state(self, _: Empty) -> StateReply:
-        now_s = self._clock()
+        now_s, journal, replicating = self._clock(), self.journal, self.replicating
         return StateReply(
             conductor=self._id,
             instances=self._instances.current(now_s),
-            nodes=self._nodes.current(now_s),
+            nodes=self.nodes.current(now_s),
             gateways=self._gateways.current(now_s),
             models=self._models(),
             policy=self._core.settings.policy,
@@ -134,6 +163,11 @@ class Handlers:
                 model: convert.errors_of(summary)
                 for model, summary in self._core.prediction_errors().items()
             },
+            replication=(
+                ReplicationState(is_on=False) if replicating is None else replicating.state()
+            ),
+            is_journal_on=journal is not None and journal.is_on,
+            journal_lost_total=0 if journal is None else journal.lost_total,
         )
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:

@@ -1,6 +1,10 @@
-"""Appends journal lines to a file from a thread, so that a slow disk holds up no placement."""
+"""Appends journal lines to a file from a thread, so that a slow disk holds up no placement.
+
+A disk that takes no more (full, gone, read-only) ends the journal and nothing else.
+"""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,21 +13,27 @@ from shared.scheduling.events import Event
 from shared.scheduling.journal import to_line
 
 MAX_WAITING = 100_000
+WRITE_EVERY_S = 0.5
 
 
 class JournalFile:
     """Lines wait in a bounded list; when the disk is too slow the file says how many it lacks."""
 
-    def __init__(self, path: Path, header: str) -> None:
+    def __init__(self, path: Path, header: str, log: logging.Logger) -> None:
         self._path = path
+        self._log = log
         self._lines: list[str] = [header]
         self._num_lost = 0
         self._has_lines = asyncio.Event()
         self._has_lines.set()
+        self.is_on = True
+        self.lost_total = 0
+        """Steps that are not in the file."""
 
     def add(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        if len(self._lines) >= MAX_WAITING:
+        if not self.is_on or len(self._lines) >= MAX_WAITING:
             self._num_lost += 1
+            self.lost_total += 1
             return
         if self._num_lost:
             self._lines.append(f"# {self._num_lost} steps are missing here")
@@ -33,16 +43,29 @@ class JournalFile:
 
     async def run(self) -> None:
         """Writes what waits; a task of the service."""
-        while True:
+        while self.is_on:
             await self._has_lines.wait()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(WRITE_EVERY_S)
             await self.flush()
 
     async def flush(self) -> None:
         self._has_lines.clear()
         lines, self._lines = self._lines, []
-        if lines:
+        if not lines or not self.is_on:
+            return
+        try:
             await asyncio.to_thread(self._append, lines)
+        except OSError as error:
+            # What was written of it may end in half a line: nothing may follow that.
+            self.is_on = False
+            self.lost_total += len(lines) + len(self._lines)
+            self._lines = []
+            self._log.warning(
+                "the journal %s is off from now on: %s. Make room there, or set MOONPOOL_JOURNAL "
+                "to another file, and start this conductor again",
+                self._path,
+                error,
+            )
 
     def _append(self, lines: list[str]) -> None:
         with self._path.open("a", encoding="utf-8") as file:

@@ -91,18 +91,10 @@ class Replicas:
         reply: ChangeReplicaReply,
     ) -> bool:
         assert source is not None, "without a source nothing is added"
-        remaining_ms = max(int((deadline_s - monotonic_s()) * 1000), 1)
-        request = ReplicateRequest(
-            keys=chain,
-            source=NodeRef(id=source.node, incarnation=source.incarnation),
-            remaining_ms=remaining_ms,
-        )
+        from_node = (source.node, source.incarnation)
         try:
-            brought = await self._bus.request(
-                subjects.transfer(node.node, "replicate"),
-                request,
-                ReplicateReply,
-                timeout_s=remaining_ms / 1000 + ASK_TIMEOUT_S,
+            brought = await ask_copy(
+                self._bus, node.node, from_node, chain, deadline_s - monotonic_s()
             )
         except ServiceError as error:
             reply.failed[node.node] = str(error)
@@ -127,3 +119,20 @@ class Replicas:
             return
         reply.dropped.append(node.node)
         reply.nodes.remove(node.node)
+
+
+async def ask_copy(
+    bus: Bus, target: str, source: tuple[str, str], keys: bytes, timeout_s: float
+) -> ReplicateReply:
+    """Have a node bring a prefix from another one, behind what requests need."""
+    remaining_ms = max(int(timeout_s * 1000), 1)
+    return await bus.request(
+        subjects.transfer(target, "replicate"),
+        ReplicateRequest(
+            keys=keys,
+            source=NodeRef(id=source[0], incarnation=source[1]),
+            remaining_ms=remaining_ms,
+        ),
+        ReplicateReply,
+        timeout_s=remaining_ms / 1000 + ASK_TIMEOUT_S,
+    )

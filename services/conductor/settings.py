@@ -1,6 +1,7 @@
 """Settings of a conductor."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -32,6 +33,12 @@ class ConductorSettings(CommonSettings):
     tbt_slo_ms: float | None = Field(default=None, gt=0, description="target of every request")
     model_slos: dict[str, ModelSlo] = Field(
         default_factory=dict, description='JSON: {"<model>": {"ttft_ms": ..., "tbt_ms": ...}}'
+    )
+    replication: Literal["on", "off"] = Field(
+        default="on", description="copy hot prefixes ahead of need"
+    )
+    replication_bytes_per_s: int = Field(
+        default=64_000_000, ge=1, description="what it may move from and to each node, in the mean"
     )
     profile: Path | None = Field(
         default=None, description="JSON file with the measured costs of these machines"

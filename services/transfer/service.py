@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from services.transfer.attachments import Attachments
+from services.transfer.copies import CopiesElsewhere
 from services.transfer.index_session import IndexSession
 from services.transfer.leaver import Leaver
 from services.transfer.node import FormattedNode, Node
@@ -149,7 +150,8 @@ class TransferService:
 
     def _on_formatted(self, formatted: FormattedNode) -> None:
         tasks, context = self._context.tasks, self._context
-        tiers = Tiers(formatted, context.settings, self._node.ref)
+        copies = CopiesElsewhere(context.bus, context.id, formatted.pool.root)
+        tiers = Tiers(formatted, context.settings, self._node.ref, copies.ask)
         self._tiers = self._calls.tiers = tiers
         if self._handlers is not None:
             self._handlers.tiers = tiers

@@ -333,10 +333,9 @@ class SsdTier:
 
     def drop(self, key: BlockKey) -> int:
         """Forget a block and all below it for good; returns how many."""
-        slots = [] if self.blocks is None else self.blocks.subtree(key)
-        if self.blocks is None or not slots:
+        slots = [] if self.blocks is None else self.blocks.drop_blocks(key)
+        if not slots:
             return 0
-        self.blocks.drop_blocks(key)
         # All of them: the first may be written again, and then the rest would hang on it.
         self._clear_records(slots)
         self._on_change()

@@ -8,7 +8,7 @@ from services.transfer.node_pool import NodePool
 from services.transfer.pins import Pins
 from services.transfer.promoter import Promoter
 from services.transfer.replicator import Replicator
-from services.transfer.room_keeper import RoomKeeper
+from services.transfer.room_keeper import AskCopies, RoomKeeper
 from services.transfer.settings import TransferSettings
 from services.transfer.ssd_files import SsdFiles
 from services.transfer.ssd_tier import SsdTier
@@ -25,7 +25,13 @@ from shared.runtime.tasks import Tasks
 class Tiers:
     """DRAM and, where a folder is set, SSD of one node."""
 
-    def __init__(self, node: FormattedNode, settings: TransferSettings, own: NodeRef) -> None:
+    def __init__(
+        self,
+        node: FormattedNode,
+        settings: TransferSettings,
+        own: NodeRef,
+        ask_copies: AskCopies | None = None,
+    ) -> None:
         pool = node.pool
         self._pool = pool
         self._uses = SecondUse(pool.blocks.is_readable)
@@ -41,7 +47,7 @@ class Tiers:
             pool.blocks.counts.total,
             at_least=1 if is_demoting else 0,
         )
-        self._keeper = RoomKeeper(pool, marks, self.ssd if is_demoting else None)
+        self._keeper = RoomKeeper(pool, marks, self.ssd if is_demoting else None, ask_copies)
         pool.on_used = self._on_used
 
     def start(self, tasks: Tasks) -> None:
@@ -52,7 +58,7 @@ class Tiers:
 
     def drop(self, key: BlockKey) -> DropReply:
         """Forget a block and what is below it, here and on the SSD."""
-        num_dram = self._pool.blocks.drop_blocks(key)
+        num_dram = len(self._pool.blocks.drop_blocks(key))
         num_disk = 0 if self.ssd is None else self.ssd.drop(key)
         self._pool.on_change()
         return DropReply(num_dram_blocks=num_dram, num_disk_blocks=num_disk)

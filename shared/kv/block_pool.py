@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from shared.kv.block_tree import BlockPlace, BlockTree, place_of
 from shared.kv.eviction.base import EvictionPolicy
+from shared.kv.eviction.look_ahead import look_ahead
 from shared.kv.holders import HolderTable
 from shared.kv.ids import BlockKey, Generation, Slot
 from shared.kv.pool_counts import PoolCounts, counts_of
@@ -82,8 +83,7 @@ class BlockPool:
         self.on_room: Callable[[], None] = lambda: None
         """A slot came free or may be evicted: `allocate` may give more than before."""
         self._slots.on_free = lambda: self.on_room()
-        self._evictions_total = 0
-        self._quarantined_total = 0
+        self._evictions_total = self._quarantined_total = 0
 
     def num_available(self, owner: str, cap: int) -> int:
         """Slots that `allocate` would give this owner now."""
@@ -177,9 +177,7 @@ class BlockPool:
         run: list[HeldBlock] = []
         for key in keys:
             slot = self._tree.slot_of(key)
-            if slot is None:
-                break
-            if cap is not None and self._is_over(owner, slot, cap):
+            if slot is None or self._is_over(owner, slot, cap):
                 break
             self._hold(owner, handle, slot)
             run.append(self._held(slot))
@@ -243,29 +241,25 @@ class BlockPool:
         slot = self._tree.slot_of(key)
         return [] if slot is None else self._tree.path(slot)
 
-    def subtree(self, key: BlockKey) -> list[Slot]:
-        """Where a readable block and all below it are; empty when it is not here."""
-        slot = self._tree.slot_of(key)
-        return [] if slot is None else self._tree.subtree(slot)
-
     def quarantine(self, key: BlockKey) -> int:
         """Take a doubtful block and all below it out of the readable set; returns how many.
 
         The doubtful slot gets another generation, so whoever reads it in place finds out.
         """
         slot = self._tree.slot_of(key)
-        num_removed = self.drop_blocks(key)
+        num_removed = len(self.drop_blocks(key))
         if slot is not None:
             self._slots.bump(slot)
         self._quarantined_total += num_removed
         return num_removed
 
-    def drop_blocks(self, key: BlockKey) -> int:
+    def drop_blocks(self, key: BlockKey) -> list[Slot]:
         """Take a block and all below it out of the readable set; holders keep what they hold."""
-        removed = self.subtree(key)
+        slot = self._tree.slot_of(key)
+        removed = [] if slot is None else self._tree.subtree(slot)
         for each in removed:
             self._remove(each)
-        return len(removed)
+        return removed
 
     def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
         """(slot, checksum, place) that a store kept; returns how many hang on a first block."""
@@ -285,10 +279,9 @@ class BlockPool:
             self._tree.unpin(slot)
         return len(restored)
 
-    def next_victim(self) -> HeldBlock | None:
-        """The block that goes first when room is needed; None when all are held."""
-        slot = self._policy.victim()
-        return None if slot is None else self._held(slot)
+    def next_victims(self, limit: int) -> list[BlockPlace]:
+        """The blocks that go first when room is needed, in order; fewer when others are held."""
+        return look_ahead(self._tree, self._policy, limit)
 
     def evict(self, count: int) -> int:
         """Free up to `count` slots ahead of need; returns how many."""
@@ -296,6 +289,15 @@ class BlockPool:
         for _ in range(count):
             self._evict_one()
         return count
+
+    def evict_blocks(self, keys: Sequence[BlockKey]) -> int:
+        """Free the slots of these where nobody holds them and nothing is below; how many."""
+        before = self._evictions_total
+        for key in keys:
+            slot = self._tree.slot_of(key)
+            if slot is not None and self._tree.is_candidate(slot):
+                self._evict_one(slot)
+        return self._evictions_total - before
 
     def drain_change(self) -> ResidencyChange | None:
         """The next residency event, None when nothing changed since the last."""
@@ -318,19 +320,18 @@ class BlockPool:
         """Raises AssertionError when the parts contradict one another."""
         check_parts(self._slots, self._holders, self._tree)
 
-    # --- inside --------------------------------------------------------------------------------
-
     def _held(self, slot: Slot) -> HeldBlock:
-        slots, key = self._slots, self._tree.key_of(slot)
-        return HeldBlock(slot, slots.generation(slot), slots.checksum(slot), key)
+        generation, checksum = self._slots.generation(slot), self._slots.checksum(slot)
+        return HeldBlock(slot, generation, checksum, self._tree.key_of(slot))
 
     def _hold(self, owner: str, handle: str, slot: Slot) -> None:
         if self._holders.hold(owner, handle, slot):
             self._tree.pin(slot)
 
-    def _is_over(self, owner: str, slot: Slot, cap: int) -> bool:
-        is_new = not self._holders.owner_holds(owner, slot)
-        return is_new and self._holders.num_held(owner) >= cap
+    def _is_over(self, owner: str, slot: Slot, cap: int | None) -> bool:
+        if cap is None or self._holders.owner_holds(owner, slot):
+            return False
+        return self._holders.num_held(owner) >= cap
 
     def _after_drop(self, slot: Slot) -> None:
         if self._slots.is_in(slot, SlotState.SEALED):
@@ -375,8 +376,8 @@ class BlockPool:
                 raise ValueError(f"chain: key {index} is not the key of slot {item.slot}")
             index += 1
 
-    def _evict_one(self) -> None:
-        slot = self._policy.victim()
+    def _evict_one(self, slot: Slot | None = None) -> None:
+        slot = self._policy.victim() if slot is None else slot
         assert slot is not None, "fewer candidates than were counted"
         self.log.removed(self._tree.remove(slot))
         self._policy.removed(slot)

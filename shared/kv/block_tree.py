@@ -7,6 +7,7 @@ evicted together with everything below it.
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Slot
@@ -64,8 +65,15 @@ class BlockTree:
         places.sort()
         return [slot for _, slot in places]
 
-    def is_candidate(self, slot: Slot) -> bool:
-        return self._pins[slot] == 0 and self._first_child[slot] == NONE
+    def is_candidate(self, slot: Slot, gone: AbstractSet[Slot] = frozenset()) -> bool:
+        """Nobody holds it and it has no children, but for those that are taken as gone."""
+        if self._pins[slot] or (self._first_child[slot] != NONE and not gone):
+            return False
+        return all(Slot(each) in gone for each in self._children(slot))
+
+    def parent_of(self, slot: Slot) -> Slot | None:
+        parent = self._parents[slot]
+        return None if parent == NONE else Slot(parent)
 
     def add(self, slot: Slot, place: BlockPlace) -> None:
         """A new block with one pin (whoever sealed it holds it)."""

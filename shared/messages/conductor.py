@@ -13,6 +13,7 @@ from shared.messages.common import (
     PackedKeys,
     RequestRef,
     Targets,
+    Token,
     Traceparent,
 )
 from shared.messages.envelope import Message, Part
@@ -109,6 +110,61 @@ class ModelsReply(Message):
     models: list[ModelInfo] = []
 
 
+class AskedPromise(Part):
+    """One reservation that a conductor asks for."""
+
+    model: str
+    role: Literal["prefill", "decode"]
+    id: Token
+    incarnation: Token
+    num_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    cached_tokens: Annotated[int, Field(ge=0)] = 0
+
+
+class Asked(Message):
+    """Between conductors, every few milliseconds: a burst spreads as if there were one of them."""
+
+    conductor: Token
+    promises: list[AskedPromise] = []
+
+
+class MissedPrefix(Part):
+    """Placements that ran where a cached prefix was not."""
+
+    model: str
+    root: bytes
+    chain: PackedKeys
+    """The prefix, as long as some node had it."""
+    had_blocks: Annotated[int, Field(ge=0)]
+    """Of it, what the chosen node had."""
+    block_bytes: Annotated[int, Field(ge=1)]
+    paid_s: Annotated[float, Field(ge=0)]
+    """What one of them paid for it in the mean: fetching, or computing again."""
+    count: Annotated[int, Field(ge=1)]
+
+
+class Misses(Message):
+    """Between conductors: what one of them saw missed since its last batch."""
+
+    conductor: Token
+    prefixes: list[MissedPrefix] = []
+
+
+class ReplicationState(Part):
+    """Copies that this conductor made ahead of need, and what it knows for the next."""
+
+    is_on: bool
+    is_leader: bool = False
+    """It acts; the others only keep count."""
+    num_prefixes: int = 0
+    running: int = 0
+    copies_total: int = 0
+    failed_total: int = 0
+    moved_bytes_total: int = 0
+    last_error: str = ""
+
+
 class StateReply(Message):
     """What this conductor sees now."""
 
@@ -121,6 +177,10 @@ class StateReply(Message):
     admission: str = ""
     prediction_errors: dict[str, dict[str, PredictionError]] = {}
     """By model and component (ttft, queue, load, compute, handoff, tbt)."""
+    replication: ReplicationState | None = None
+    journal_lost_total: int = 0
+    """Steps that are not in the journal: the disk was too slow, or full."""
+    is_journal_on: bool = False
 
 
 class ChangeReplicaRequest(Message):

@@ -212,6 +212,33 @@ class HoldersReply(Message):
     holders: list[Holder] = []
 
 
+class CopiesRequest(Message):
+    """How many live nodes but the one that asks hold each of these blocks."""
+
+    root: bytes
+    node: Token
+    """Who asks; its own copies do not count."""
+    keys: Annotated[PackedKeys, Field(max_length=16 * 1_024)]
+
+
+class CopiesReply(Message):
+    """One count for each key; 255 stands for more."""
+
+    num_copies: bytes
+
+
+class Lead(Message):
+    """Who acts for all of its kind: be that one, or stay it, for `lease_ms`; 0 ends it."""
+
+    task: Token
+    holder: Token
+    lease_ms: Annotated[int, Field(ge=0, le=60_000)] = 6_000
+
+
+class LeadReply(Message):
+    is_leader: bool
+
+
 class ContentsRequest(Message):
     """Of one cache-index: what its mirror, or Redis, has of every node."""
 

@@ -13,6 +13,8 @@ CONDUCTOR_EXPLAIN = f"{PREFIX}.conductor.explain"
 CONDUCTOR_STATE = f"{PREFIX}.conductor.state"
 CONDUCTOR_CHANGE_REPLICA = f"{PREFIX}.conductor.change_replica"
 CONDUCTOR_MODELS = f"{PREFIX}.conductor.models"
+CONDUCTOR_ASKED = f"{PREFIX}.conductor.asked"
+CONDUCTOR_MISSES = f"{PREFIX}.conductor.misses"
 
 # --- cache-index -------------------------------------------------------------------------------
 INDEX_MATCH = f"{PREFIX}.index.match"
@@ -26,6 +28,8 @@ INDEX_HOT = f"{PREFIX}.index.hot"
 INDEX_HOLDERS = f"{PREFIX}.index.holders"
 INDEX_EXPECTED = f"{PREFIX}.index.expected"
 INDEX_HEAT = f"{PREFIX}.index.heat"
+INDEX_LEAD = f"{PREFIX}.index.lead"
+INDEX_COPIES = f"{PREFIX}.index.copies"
 
 # --- plain subscriptions -----------------------------------------------------------------------
 REPORTS_ALL = f"{PREFIX}.report.>"

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.scheduling.cost_model import CostModel
+from shared.scheduling.events import AskedElsewhere
 from shared.scheduling.instance_table import STATES, InstanceTable, Rows
 from shared.scheduling.node_loads import NodeLoads
 from shared.scheduling.queue_discipline import NUM_SIZES, size_class
@@ -24,6 +26,10 @@ FORGET_AFTER_S = 60.0
 ALL_TOKENS = 1 << 40
 """No instance has so much room: an answer counts with all it may need."""
 MAX_RETIRED = 16
+ASKED_ENDS_S = 2.0
+"""What another conductor asks for counts no longer than this without a report."""
+ASKED_SHOWS_S = 0.05
+"""What another conductor asks for is promised, and in the reports, so much later at the latest."""
 
 
 @dataclass(slots=True)
@@ -36,6 +42,8 @@ class Promise:
     compute_tokens: int
     ends_s: float
     is_answered: bool = False
+    shows_from_s: float = 0.0
+    """Reports that are heard before do not have it yet."""
 
 
 @dataclass(slots=True)
@@ -68,6 +76,8 @@ class ClusterView:
         """The current incarnation and when it spoke last; kept when it is lost."""
         self._retired: dict[tuple[Role, str], list[str]] = {}
         self._expire_s: float | None = None
+        self._last_elsewhere = 0
+        """Promises to other conductors have numbers below 0 here."""
         self._models: set[str] = set()
         self.tables: dict[Role, InstanceTable] = {
             "prefill": InstanceTable(),
@@ -99,7 +109,12 @@ class ClusterView:
             table.replace(seen.row, view)
             seen.view, seen.seen_s, seen.is_suspect = view, now_s, False
             # An answer and a report of one process come in the order they were made.
-            for place_id in [i for i, p in seen.promises.items() if p.is_answered]:
+            shown = [
+                place_id
+                for place_id, promise in seen.promises.items()
+                if promise.is_answered and promise.shows_from_s <= now_s
+            ]
+            for place_id in shown:
                 del seen.promises[place_id]
         self._mirror(seen)
         if view.model:
@@ -174,6 +189,25 @@ class ClusterView:
             seen.promises[place_id] = promise
             self._mirror(seen)
             self._expire_by(promise.ends_s)
+
+    def hear_asked(self, asked: AskedElsewhere, cost: CostModel, now_s: float) -> None:
+        """Counts until the next report of the instance, as what it promised to us does."""
+        seen = self.find(asked.role, asked.instance)
+        if seen is None:
+            return
+        self._last_elsewhere -= 1
+        is_prefill = asked.role == "prefill"
+        answer = min(asked.max_tokens, seen.view.admit_tokens or asked.max_tokens)
+        promise = Promise(
+            compute_s=cost.prefill_s(asked.num_tokens, asked.cached_tokens) if is_prefill else 0.0,
+            tokens=asked.num_tokens,
+            room_tokens=0 if is_prefill else asked.num_tokens + answer,
+            compute_tokens=asked.num_tokens - asked.cached_tokens if is_prefill else 0,
+            ends_s=now_s + ASKED_ENDS_S,
+            is_answered=True,
+            shows_from_s=now_s + ASKED_SHOWS_S,
+        )
+        self.promise(asked.role, asked.instance, self._last_elsewhere, promise)
 
     def answered(self, role: Role, key: InstanceKey, place_id: int) -> None:
         """The instance counts it from now on: its next report shows it."""

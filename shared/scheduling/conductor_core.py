@@ -27,6 +27,7 @@ from shared.scheduling.effects import (
     SendReserve,
 )
 from shared.scheduling.events import (
+    AskedElsewhere,
     BillFinished,
     Event,
     InstanceLost,
@@ -77,7 +78,7 @@ class CoreSettings:
     max_asks: int = 8
     """Reservations asked for one placement, both roles together."""
     max_sources: int = 1
-    """Nodes that a prefix is fetched from at once; 1 until the nodes can."""
+    """Nodes that a prefix is fetched from at once; services set it to 2."""
     profile: CostProfile = field(default_factory=CostProfile)
     admission: AdmissionRule = DEFAULT_RULE
     slo: Slo = NO_SLO
@@ -116,20 +117,19 @@ class ConductorCore:
                 return self._on_failed(event, now_s)
             case InstanceReported():
                 self._hear(event.instance, now_s)
-                return []
             case NodeReported():
                 self.view.nodes.report(event.node, event.bytes_in_flight, now_s)
-                return []
             case InstanceLost():
                 self.view.lose(event.role, event.instance)
-                return []
+            case AskedElsewhere():
+                self.view.hear_asked(event, self.learnt(event.model).cost, now_s)
             case BillFinished():
                 self.learnt(event.model).learn(event)
-                return []
             case TimerFired():
                 return self._on_timer(now_s)
             case _:
                 assert_never(event)
+        return []
 
     def next_deadline_s(self) -> float | None:
         while self._deadlines and self._deadlines[0][1] not in self._open:
@@ -170,7 +170,7 @@ class ConductorCore:
         """Raises AssertionError when the state contradicts itself."""
         self.view.check_integrity()
         for place_id, place in self._open.items():
-            assert place.place_id == place_id, "placement under a wrong id"
+            assert place.place_id == place_id, "under a wrong id"
             assert place.sides, "a placement waits for nobody"
             assert any(not side.is_accepted for side in place.sides.values()), "not answered"
             assert place.winner is not None, "a placement without a winner"

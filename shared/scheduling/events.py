@@ -58,6 +58,18 @@ class NodeReported:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedElsewhere:
+    """Another conductor asks an instance for a promise: load that its reports do not show yet."""
+
+    model: str
+    role: Role
+    instance: InstanceKey
+    num_tokens: int
+    max_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceLost:
     role: Role
     instance: InstanceKey
@@ -97,6 +109,7 @@ Event = (
     | ReserveFailed
     | InstanceReported
     | NodeReported
+    | AskedElsewhere
     | InstanceLost
     | BillFinished
     | TimerFired

@@ -6,7 +6,7 @@ the nodes' real pools. Decides nothing that the conductor decides.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import BlockKey
@@ -30,6 +30,7 @@ from shared.scheduling.queue_discipline import (
     Waiting,
     make_discipline,
 )
+from shared.scheduling.replication import Replication, ReplicationSettings, miss_of
 from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     NO_SLO,
@@ -43,9 +44,11 @@ from shared.simulator.outcome import Outcome, RequestOutcome
 from shared.simulator.prefix_pool import key_of
 from shared.simulator.reports import blank_view, decode_view, prefill_view
 from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
+from shared.simulator.under_way import UnderWay
 from shared.simulator.virtual_decode import VirtualDecode
 from shared.simulator.virtual_node import VirtualNode, transfer
 from shared.simulator.virtual_prefill import PrefillJob, VirtualPrefill
+from shared.simulator.virtual_replication import VirtualReplication
 
 MODEL = "simulated"
 INCARNATION = "1"
@@ -72,34 +75,13 @@ class ClusterSettings:
     slo: Slo = NO_SLO
     admission: AdmissionRule = DEFAULT_RULE
     is_learning: bool = True
+    replication: ReplicationSettings | None = None
+    """Copies ahead of need; None: only what requests fetch becomes a replica."""
     seed: int = 0
 
     @property
     def queue_discipline(self) -> DisciplineName:
         return self.discipline or ("shortest_first" if self.policy == "moonpool" else "fifo")
-
-
-@dataclass(slots=True)
-class _Request:
-    """A request under way."""
-
-    number: int
-    trace: TraceRequest
-    keys: list[BlockKey]
-    outcome: RequestOutcome
-    decode: str = ""
-    decision: PlacementDecision | None = None
-    fetched_bytes: int = 0
-    fetch_s: float = 0.0
-    token0_s: float = 0.0
-    is_joined: bool = False
-    joined_step_s: float = 0.0
-    """What its decode instance expected of the batch when it let it in (`baseline`)."""
-    held_at: list[VirtualNode] = field(default_factory=list)
-
-    @property
-    def handle(self) -> str:
-        return str(self.number)
 
 
 class SimulatedCluster:
@@ -138,11 +120,20 @@ class SimulatedCluster:
             self.decodes[name] = VirtualDecode(name, hardware, self.loop)
         self._blank = blank_view(MODEL, INCARNATION, BLOCK_TOKENS, hardware)
         self._reported_s: float = -NEVER_S
-        self._requests: list[_Request] = []
+        self.replication = None if settings.replication is None else self._replication()
+        self._requests: list[UnderWay] = []
         self._decode_cost = CostModel(hardware.costs)
         """What the decode instances know of themselves: they judge by it under `baseline`."""
         self._fetches = 0
         self._wasted_s = 0.0
+
+    def _replication(self) -> VirtualReplication:
+        assert self.settings.replication is not None
+        with_pools = {prefill.node.id: prefill.node for prefill in self.prefills.values()}
+        return VirtualReplication(
+            Replication(self.settings.replication), self.core, with_pools, INCARNATION,
+            self.settings.hardware, self.loop, self._report,
+        )  # fmt: skip
 
     def _add_node(self, name: str, pool_tokens: int) -> VirtualNode:
         policy = EVICTION_POLICIES[self.settings.eviction]()
@@ -157,7 +148,7 @@ class SimulatedCluster:
     ) -> Outcome:
         for number, trace in enumerate(requests):
             keys = [key_of(block) for block in trace.blocks("served")]
-            request = _Request(
+            request = UnderWay(
                 number, trace, keys, RequestOutcome(trace.arrival_s, trace.num_tokens)
             )
             self._requests.append(request)
@@ -173,7 +164,7 @@ class SimulatedCluster:
             wasted_prefill_s=self._wasted_s,
         )
 
-    def _arrive(self, request: _Request, on_placed: Callable[[], None]) -> None:
+    def _arrive(self, request: UnderWay, on_placed: Callable[[], None]) -> None:
         now_s = self.loop.now_s
         if now_s >= self._reported_s + self.settings.report_every_s:
             self._report()
@@ -188,10 +179,13 @@ class SimulatedCluster:
             max_tokens=max(1, trace.output_tokens),
             chain=b"".join(request.keys),
         )
-        self._feed(PlaceAsked(request.number, asked, self._matches(request.keys)))
+        request.asked = PlaceAsked(request.number, asked, self._matches(request.keys))
+        self._feed(request.asked)
         deadline_s = self.core.next_deadline_s()
         if deadline_s is not None and deadline_s <= now_s:
             self._feed(TimerFired())
+        if self.replication is not None:
+            self.replication.look()
         on_placed()
 
     def _matches(self, keys: Sequence[BlockKey]) -> tuple[NodeMatch, ...]:
@@ -256,8 +250,13 @@ class SimulatedCluster:
             self._feed(InstanceReported(decode_view(decode, f"node-d{number:03}", self._blank)))
 
     # --- the life of a request -----------------------------------------------------------------
-    def _start(self, request: _Request, decision: PlacementDecision) -> None:
+    def _start(self, request: UnderWay, decision: PlacementDecision) -> None:
         request.decision = decision
+        if self.replication is not None and request.asked is not None:
+            asked, cost = request.asked, self.core.learnt(MODEL).cost
+            miss = miss_of(asked.request, asked.matches, decision, cost)
+            if miss is not None:
+                self.replication.table.observe(miss, self.loop.now_s)
         now_s, winner = self.loop.now_s, decision.winner
         prefill = self.prefills[winner.prefill.id]
         outcome, num_tokens = request.outcome, request.trace.num_tokens
@@ -282,7 +281,7 @@ class SimulatedCluster:
             self.loop.at(ready_s, lambda: prefill.loaded(request.handle))
         prefill.add(job)
 
-    def _fetch(self, request: _Request, prefill: VirtualPrefill, local: int) -> float:
+    def _fetch(self, request: UnderWay, prefill: VirtualPrefill, local: int) -> float:
         """Starts what the placement wants fetched; when it is here."""
         now_s, decision, outcome = self.loop.now_s, request.decision, request.outcome
         assert decision is not None
@@ -305,14 +304,14 @@ class SimulatedCluster:
         self.loop.at(ready_s, lambda: self._fetched(request, prefill, with_fetch // BLOCK_TOKENS))
         return ready_s
 
-    def _fetched(self, request: _Request, prefill: VirtualPrefill, num_blocks: int) -> None:
+    def _fetched(self, request: UnderWay, prefill: VirtualPrefill, num_blocks: int) -> None:
         """The copy is a replica from now on."""
         for source in request.held_at:
             source.release(request.handle)
         if self.settings.pool_tokens:
             prefill.node.store(request.handle, request.keys, num_blocks)
 
-    def _prefilled(self, request: _Request, prefill: VirtualPrefill, job: PrefillJob) -> None:
+    def _prefilled(self, request: UnderWay, prefill: VirtualPrefill, job: PrefillJob) -> None:
         now_s, outcome, hardware = self.loop.now_s, request.outcome, self.settings.hardware
         assert job.started_s is not None
         outcome.queue_s = job.started_s - outcome.arrival_s
@@ -335,7 +334,7 @@ class SimulatedCluster:
         outcome.handoff_s = max(0.0, ends_s - now_s)
         self.loop.at(ends_s, lambda: self._join(request))
 
-    def _is_refused_by_decode(self, request: _Request) -> bool:
+    def _is_refused_by_decode(self, request: UnderWay) -> bool:
         """Under `baseline` the decode instance looks at its batch when the prefill is done."""
         if self.settings.admission != "baseline":
             return False
@@ -346,7 +345,7 @@ class SimulatedCluster:
         request.joined_step_s = step_s / self._decode_cost.decode_scale
         return is_decode_over(step_s, self.settings.slo)
 
-    def _join(self, request: _Request) -> None:
+    def _join(self, request: UnderWay) -> None:
         tokens = request.trace.output_tokens - 1
         if tokens < 1:
             self._finish(request, 0.0)
@@ -360,7 +359,7 @@ class SimulatedCluster:
             lambda tbt_s: self._finish(request, tbt_s),
         )
 
-    def _finish(self, request: _Request, tbt_s: float) -> None:
+    def _finish(self, request: UnderWay, tbt_s: float) -> None:
         request.outcome.tbt_s = tbt_s
         self._release_decode(request)
         decision, outcome = request.decision, request.outcome
@@ -383,7 +382,7 @@ class SimulatedCluster:
             )
         )
 
-    def _release_decode(self, request: _Request) -> None:
+    def _release_decode(self, request: UnderWay) -> None:
         decode = self.decodes[request.decode]
         decode.room_tokens -= request.trace.num_tokens + max(1, request.trace.output_tokens)
         decode.num_promised -= 1

@@ -73,7 +73,12 @@ def count_bad(cluster: HostedCluster) -> int:
 
 def is_question(subject: str) -> bool:
     """Answered by an endpoint; the others are plain subscriptions."""
-    plain = (subjects.FINISHED_BILLS, subjects.INDEX_NODE_SEEN)
+    plain = (
+        subjects.FINISHED_BILLS,
+        subjects.INDEX_EXPECTED,
+        subjects.INDEX_HEAT,
+        subjects.INDEX_NODE_SEEN,
+    )
     kinds = (".report.", ".tokens.", ".index.events.", ".kv")
     return subject not in plain and not any(kind in subject for kind in kinds)
 

@@ -10,7 +10,7 @@ from tests.conftest import StartCluster
 from tests.support.api import Api, on_nodes
 from tests.support.cluster import DUMMY_MODEL
 from tests.support.deadline import wait_until
-from tests.support.processes import ServiceProcess
+from tests.support.processes import ServiceProcess, nats_variables
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 GRID = 512
@@ -33,7 +33,12 @@ def test_a_bf16_cluster_serves_hits_of_every_kind_and_lets_no_other_format_join(
     assert len(cold.tokens) == 16
 
     shared_dir = cluster.cluster.folder.shared_dir
-    common = {"nats_url": cluster.nats_url, "shared_dir": shared_dir, "drain_timeout_s": 1}
+    common = {
+        "nats_url": cluster.nats_url,
+        **nats_variables(cluster.cluster.nats_access),
+        "shared_dir": shared_dir,
+        "drain_timeout_s": 1,
+    }
     # On a pool of the cluster its root is compared, on a pool of its own the index knows the model.
     for other, node, told in (
         ({"dtype": "float32", "mode": "fast"}, "node-1", "block_tokens: the pool has 512"),

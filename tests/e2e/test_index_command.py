@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cluster import HostedCluster
 from tests.support.deadline import wait_until
+from tests.support.processes import nats_variables
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 MOONPOOL = [sys.executable, "-P", "-m", "scripts.cli.main"]
@@ -18,17 +19,14 @@ TEXT = "The index knows which node holds which block. " * 20
 
 
 def index(cluster: HostedCluster, *arguments: str) -> tuple[int, dict[str, Any]]:
-    access = cluster.cluster.nats_access
-    own = {"MOONPOOL_NATS_USER": access.user, "MOONPOOL_NATS_PASSWORD": access.password}
-    if access.tls is not None:
-        own["MOONPOOL_NATS_CA"] = str(access.tls.ca)
+    own = nats_variables(cluster.cluster.nats_access)
     done = subprocess.run(
         [*MOONPOOL, "index", *arguments, "--nats", cluster.nats_url, "--json"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env=os.environ | {name: value for name, value in own.items() if value is not None},
+        env=os.environ | {f"MOONPOOL_{name.upper()}": value for name, value in own.items()},
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

@@ -4,7 +4,7 @@ repeats or reorders its events when it is told to."""
 import asyncio
 import logging
 import secrets
-from typing import Self
+from typing import Any, Self
 
 from shared.kv.ids import KEY_BYTES, SEGMENT_BLOCKS
 from shared.messages import subjects
@@ -18,6 +18,8 @@ from shared.messages.index import (
     ResidencyEvent,
     StoredRun,
 )
+from shared.messages.reports import NodeReport
+from shared.messages.transfer import ReplicateReply, ReplicateRequest
 from shared.runtime.bus import Bus
 from shared.runtime.errors import NoResponder, ServiceError
 from shared.runtime.micro import Endpoint, MicroService
@@ -42,6 +44,7 @@ class FakeNode:
         self.epoch = ""
         self.registrations = 0
         self.inventories = 0
+        self.replications: list[ReplicateRequest] = []
         self.lease_ms = lease_ms
         self._group = asyncio.TaskGroup()
         self._service: MicroService | None = None
@@ -66,16 +69,26 @@ class FakeNode:
     async def answer_inventories(self) -> None:
         log = logging.getLogger("test.fake-node")
         self._service = MicroService(self._bus, Tasks(self._group, log), log)
-        endpoint = Endpoint(
-            "inventory",
-            subjects.transfer(self.name, "inventory"),
-            InventoryRequest,
-            InventoryReply,
-            self._inventory,
-            "inventory",
-        )
+        endpoints: list[Endpoint[Any, Any]] = [
+            Endpoint(
+                "inventory",
+                subjects.transfer(self.name, "inventory"),
+                InventoryRequest,
+                InventoryReply,
+                self._inventory,
+                "inventory",
+            ),
+            Endpoint(
+                "replicate",
+                subjects.transfer(self.name, "replicate"),
+                ReplicateRequest,
+                ReplicateReply,
+                self._replicate,
+                "replicate",
+            ),
+        ]
         await self._service.start(
-            name="fake-node", version="0.0.1", description="", metadata={}, endpoints=[endpoint]
+            name="fake-node", version="0.0.1", description="", metadata={}, endpoints=endpoints
         )
         await self._bus.flush()
 
@@ -152,6 +165,28 @@ class FakeNode:
     async def _inventory(self, request: InventoryRequest) -> InventoryReply:
         self.inventories += 1
         return self.page(request.cursor)
+
+    async def _replicate(self, request: ReplicateRequest) -> ReplicateReply:
+        self.replications.append(request)
+        num_blocks = len(request.keys) // KEY_BYTES
+        await self.send(self.store_event(request.keys, 0, num_blocks))
+        return ReplicateReply(num_blocks=num_blocks, moved_bytes=num_blocks << 20)
+
+    async def report(self) -> None:
+        """Say that the pool is there, with room."""
+        await self._bus.publish(
+            subjects.report("transfer", self.name),
+            NodeReport(
+                id=self.name,
+                incarnation=self.incarnation,
+                state="ready",
+                root=self.root,
+                block_bytes=1 << 20,
+                slots_total=1_000,
+                slots_free=1_000,
+            ),
+        )
+        await self._bus.flush()
 
     def page(self, cursor: int) -> InventoryReply:
         """Part of what it holds now: the cursor counts places, whether they are filled or not."""

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Self
 
 from scripts.launcher.processes import PR_SET_PDEATHSIG
+from shared.runtime.nats_access import NatsAccess
 from tests.support.servers import _libc
+
+
+def nats_variables(access: NatsAccess) -> dict[str, str]:
+    """How a process of a test shows itself to the NATS of a cluster."""
+    found = {
+        "nats_user": access.user,
+        "nats_password": access.password,
+        "nats_ca": None if access.tls is None else str(access.tls.ca),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class ServiceProcess:

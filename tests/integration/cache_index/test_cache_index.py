@@ -443,3 +443,20 @@ async def test_a_mirror_at_its_budget_answers_less_and_asks_nobody_for_what_it_l
         depths = [(await index.match(chain))["n1"] for chain in chains]
         assert 0 < min(depths) <= max(depths) < 500
         mirror.check_integrity()
+
+
+async def test_an_instance_of_the_known_format_may_restart_while_redis_is_away(
+    index: Index,
+) -> None:
+    async def claim(dtype: str) -> ClaimReply:
+        message = ClaimFormat(model="m", instance="i", kv_format={"dtype": dtype})
+        return await index.bus.request(
+            subjects.INDEX_CLAIM_FORMAT, message, ClaimReply, timeout_s=5
+        )
+
+    async with index.host():
+        assert (await claim("a")).is_accepted
+        with _stopped(index.redis):
+            assert (await claim("a")).is_accepted
+            with pytest.raises(ServiceError, match="Redis"):
+                await claim("b")

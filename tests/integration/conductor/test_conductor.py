@@ -7,23 +7,17 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.cache_index.service import CacheIndexService
 from services.cache_index.settings import CacheIndexSettings
-from services.conductor.service import ConductorService
 from services.conductor.settings import ConductorSettings
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill, Reuse, Times
-from shared.messages.common import Empty, ErrorCode, InstanceRef, RequestRef
+from shared.messages.common import Empty, ErrorCode, InstanceRef
 from shared.messages.conductor import (
     ModelsReply,
-    Placement,
-    PlaceReply,
-    PlaceRequest,
-    StateReply,
 )
 from shared.messages.reports import GatewayReport, NodeReport
 from shared.runtime.bus import Bus
@@ -31,8 +25,9 @@ from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.scheduling.conductor_core import ConductorCore, CoreSettings
 from shared.scheduling.journal import from_line
+from tests.support.conducting import Conducting
 from tests.support.deadline import until
-from tests.support.fake_instance import ROOT, FakeInstance, report
+from tests.support.fake_instance import ROOT
 from tests.support.fake_node import FakeNode
 from tests.support.hosted import Hosted
 from tests.support.servers import TestServer
@@ -40,60 +35,15 @@ from tests.support.servers import TestServer
 pytestmark = pytest.mark.integration
 
 
-class Cluster:
-    """A conductor and what it hears; `add` makes an instance that it knows."""
-
-    def __init__(self, bus: Bus, settings: ConductorSettings, stack: AsyncExitStack) -> None:
-        self.bus = bus
-        self.settings = settings
-        self.stack = stack
-
-    async def host(self) -> Hosted[ConductorService]:
-        service = ConductorService(self.settings)
-        return await self.stack.enter_async_context(Hosted("conductor", service, self.settings))
-
-    async def add(self, role: str, name: str, node: str, **changes: Any) -> FakeInstance:
-        fake = FakeInstance(self.bus, report(role, name, node, **changes))
-        await self.stack.enter_async_context(fake)
-
-        async def is_heard() -> bool:
-            await fake.say()
-            return name in {one.id for one in (await self.state()).instances}
-
-        await until(is_heard, what=f"{name} heard")
-        return fake
-
-    async def two_nodes(self) -> dict[str, FakeInstance]:
-        return {
-            f"{role[0]}{number}": await self.add(role, f"{role[0]}{number}", f"n{number}")
-            for role in ("prefill", "decode")
-            for number in (1, 2)
-        }
-
-    async def state(self) -> StateReply:
-        return await self.bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=2)
-
-    async def place(self, *, explain: bool = False, **changes: Any) -> PlaceReply:
-        ref = RequestRef(request_id=secrets.token_hex(4), gateway="g", gateway_incarnation="g-1")
-        values = {"ref": ref, "model": "m", "num_tokens": 1_000, "max_tokens": 50} | changes
-        subject = subjects.CONDUCTOR_EXPLAIN if explain else subjects.CONDUCTOR_PLACE
-        return await self.bus.request(subject, PlaceRequest(**values), PlaceReply, timeout_s=5)
-
-    async def placed(self, **changes: Any) -> Placement:
-        reply = await self.place(**changes)
-        assert reply.placement is not None, reply.refusal
-        return reply.placement
-
-
 @pytest.fixture
-async def cluster(own_nats: TestServer) -> AsyncIterator[Cluster]:
+async def cluster(own_nats: TestServer) -> AsyncIterator[Conducting]:
     bus = await Bus.connect(own_nats.url, name="test")
     async with AsyncExitStack() as stack:
-        yield Cluster(bus, ConductorSettings(nats_url=own_nats.url), stack)
+        yield Conducting(bus, ConductorSettings(nats_url=own_nats.url), stack)
     await bus.close()
 
 
-async def test_a_placement_is_promised_by_both_and_names_the_losers(cluster: Cluster) -> None:
+async def test_a_placement_is_promised_by_both_and_names_the_losers(cluster: Conducting) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
     reply = await cluster.place()
@@ -107,7 +57,7 @@ async def test_a_placement_is_promised_by_both_and_names_the_losers(cluster: Clu
     assert [r.num_tokens + r.max_tokens for r in decode.reserves] == [1_050]
 
 
-async def test_without_a_cache_index_it_places_at_once_with_no_match(cluster: Cluster) -> None:
+async def test_without_a_cache_index_it_places_at_once_with_no_match(cluster: Conducting) -> None:
     await cluster.host()
     await cluster.two_nodes()
     started_s = monotonic_s()
@@ -118,7 +68,7 @@ async def test_without_a_cache_index_it_places_at_once_with_no_match(cluster: Cl
 
 
 async def test_what_is_cached_decides_and_is_fetched_when_another_prefill_is_insisted_on(
-    cluster: Cluster, own_redis: TestServer
+    cluster: Conducting, own_redis: TestServer
 ) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
@@ -148,7 +98,7 @@ async def test_what_is_cached_decides_and_is_fetched_when_another_prefill_is_ins
 
 
 async def test_a_refusing_instance_is_passed_over_and_a_full_cluster_says_when(
-    cluster: Cluster,
+    cluster: Conducting,
 ) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
@@ -163,7 +113,7 @@ async def test_a_refusing_instance_is_passed_over_and_a_full_cluster_says_when(
     await until(lambda: len(fakes["d1"].cancels) + len(fakes["d2"].cancels) == 1)
 
 
-async def test_an_instance_that_nobody_listens_for_is_gone_at_once(cluster: Cluster) -> None:
+async def test_an_instance_that_nobody_listens_for_is_gone_at_once(cluster: Conducting) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
     await fakes["p1"].vanish()
@@ -174,7 +124,7 @@ async def test_an_instance_that_nobody_listens_for_is_gone_at_once(cluster: Clus
     assert "p1" not in {one.id for one in (await cluster.state()).instances}
 
 
-async def test_an_instance_that_hangs_costs_one_bounded_wait(cluster: Cluster) -> None:
+async def test_an_instance_that_hangs_costs_one_bounded_wait(cluster: Conducting) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
     fakes["d1"].answer = fakes["d1"].hang
@@ -185,7 +135,7 @@ async def test_an_instance_that_hangs_costs_one_bounded_wait(cluster: Cluster) -
     assert len(fakes["d1"].reserves) == 1
 
 
-async def test_explain_answers_alike_and_reserves_nothing(cluster: Cluster) -> None:
+async def test_explain_answers_alike_and_reserves_nothing(cluster: Conducting) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
     reply = await cluster.place(explain=True, prefill="p2")
@@ -194,7 +144,7 @@ async def test_explain_answers_alike_and_reserves_nothing(cluster: Cluster) -> N
     assert all(fake.reserves == [] for fake in fakes.values())
 
 
-async def test_a_burst_spreads_over_two_conductors_before_any_report(cluster: Cluster) -> None:
+async def test_a_burst_spreads_over_two_conductors_before_any_report(cluster: Conducting) -> None:
     await cluster.host()
     await cluster.host()
     for number in range(4):
@@ -214,7 +164,7 @@ async def test_a_burst_spreads_over_two_conductors_before_any_report(cluster: Cl
     assert max(Counter(p.decode.id for p in placements).values()) <= 16
 
 
-async def test_models_and_state_show_what_is_ready(cluster: Cluster) -> None:
+async def test_models_and_state_show_what_is_ready(cluster: Conducting) -> None:
     await cluster.host()
     fakes = await cluster.two_nodes()
     reply = await cluster.bus.request(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=2)
@@ -240,7 +190,7 @@ async def test_models_and_state_show_what_is_ready(cluster: Cluster) -> None:
     assert (refusal.code, refusal.is_retryable) == (ErrorCode.NO_INSTANCE, True)
 
 
-async def test_bad_questions_are_answered_with_the_field(cluster: Cluster) -> None:
+async def test_bad_questions_are_answered_with_the_field(cluster: Conducting) -> None:
     await cluster.host()
     await cluster.two_nodes()
     with pytest.raises(ServiceError) as caught:
@@ -255,7 +205,7 @@ async def test_bad_questions_are_answered_with_the_field(cluster: Cluster) -> No
         assert (refusal.code, refusal.field) == (code, next(iter(changes)))
 
 
-async def test_finished_bills_teach_the_prediction(cluster: Cluster) -> None:
+async def test_finished_bills_teach_the_prediction(cluster: Conducting) -> None:
     await cluster.host()
     await cluster.two_nodes()
     before = (await cluster.placed()).predicted.compute_s
@@ -277,7 +227,7 @@ async def test_finished_bills_teach_the_prediction(cluster: Cluster) -> None:
     await until(is_learned)
 
 
-async def test_the_journal_of_a_live_conductor_replays(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_journal_of_a_live_conductor_replays(cluster: Conducting, tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     cluster.settings = cluster.settings.model_copy(update={"journal": path})
     hosted = await cluster.host()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +21,8 @@ from scripts.credentials.credential_set import (
 from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer
 from scripts.launcher.errors import LaunchError
-from services.cache_index.redis_store import RedisStore, StoreAway
+from services.cache_index.redis_connection import StoreAway
+from services.cache_index.redis_store import RedisStore
 from services.cache_index.settings import CacheIndexSettings
 from shared.messages import subjects
 from shared.messages.access import ACCESS, SERVICES
@@ -172,13 +172,13 @@ async def test_the_index_speaks_to_redis_over_tls(made: CredentialSet, tmp_path:
         url = f"rediss://127.0.0.1:{front.sockets[0].getsockname()[1]}/0"
         own = made.folder / "cache-index"
         settings = CacheIndexSettings(redis_url=url, redis_ca=own / "ca.pem", _secrets_dir=own)
-        store = RedisStore(url, logging.getLogger("test"), settings.redis_options())
+        store = RedisStore(url, options=settings.redis_options())
         async with front:
             assert await store.probe()
             await store.close()
             other = make_set(tmp_path / "other")
             stranger = settings.model_copy(update={"redis_ca": other.ca})
-            store = RedisStore(url, logging.getLogger("test"), stranger.redis_options())
+            store = RedisStore(url, options=stranger.redis_options())
             with pytest.raises(StoreAway):
                 await store.probe()
             await store.close()

@@ -25,7 +25,9 @@ OPERATOR_ASKS = {
     "INDEX_HOLDERS",
     "INDEX_HOT",
     "INDEX_STATS",
-    "cache_index",
+    "contents",
+    "prints",
+    "stats",
     "gateway_bill",
     "role",
     "pin",
@@ -41,6 +43,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         *((role, "*", "role") for role in ROLES),
         *(("decode", "*", name) for name in ("kv", "handoff")),
     ],
+    "cache_index": [("*", name) for name in ("stats", "contents", "prints")],
     "transfer": [
         ("*", name)
         for name in ("describe", "lease", "release", "inventory", "pin", "drop", "replicate")

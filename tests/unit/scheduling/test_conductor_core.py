@@ -1,12 +1,14 @@
 """The decision machine: pairs, refusals, retries, and who is never chosen."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from shared.scheduling.conductor_core import ConductorCore, CoreSettings
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import (
+    AskedElsewhere,
     InstanceLost,
     InstanceReported,
     PlaceAsked,
@@ -270,3 +272,23 @@ def test_explain_decides_the_same_and_changes_nothing() -> None:
 def test_an_unknown_policy_is_refused_at_start() -> None:
     with pytest.raises(ValueError, match="policy: 'best'"):
         ConductorCore(CoreSettings(policy="best"), random.Random(0))
+
+
+def test_what_another_conductor_asks_for_counts_until_a_report_shows_it() -> None:
+    driven = Driven(
+        [instance("prefill", f"p{n}", f"n{n}") for n in (1, 2)] + [instance("decode", "d", "n9")]
+    )
+    asked = AskedElsewhere("m", "prefill", ("p1", "p1-1"), 4_000, 10, 0)
+    driven.now_s = 1.0
+    driven.feed(asked)
+    driven.feed(replace(asked, instance=("p1", "another")))
+    driven.now_s = 1.01
+    driven.feed(InstanceReported(instance("prefill", "p1", "n1")))
+    answer = driven.place(request())
+    assert isinstance(answer, AnswerPlaced)
+    assert answer.decision.winner.prefill.id == "p2"
+    driven.now_s = 1.2
+    driven.feed(InstanceReported(instance("prefill", "p1", "n1")))
+    seen = driven.core.view.find("prefill", ("p1", "p1-1"))
+    assert seen is not None
+    assert seen.promises == {}
