@@ -152,10 +152,7 @@ class BlockPool:
         return done
 
     def free_own(self, owner: str, handle: str, blocks: Sequence[HeldBlock]) -> None:
-        """Give back WRITING or PRIVATE slots early.
-
-        One that ended before may be the handle's again by now, for another use: that one stays.
-        """
+        """Give back WRITING or PRIVATE slots early; one that is in another use by now stays."""
         for block in blocks:
             is_same_use = self._slots.generation(block.slot) == block.generation
             if is_same_use and self._holders.owns(owner, handle, block.slot):
