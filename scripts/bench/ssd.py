@@ -22,8 +22,9 @@ import numpy.typing as npt
 from services.transfer.node_pool import NodePool
 from services.transfer.promoter import Promoter
 from services.transfer.ssd_files import SsdFiles, stride_of
-from services.transfer.ssd_tier import SsdTier, place_of
+from services.transfer.ssd_tier import SsdTier
 from shared.kv.block_pool import BlockPool, SealItem
+from shared.kv.block_tree import place_of
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import KEY_BYTES, BlockKey
 from shared.messages.transfer import KvGeometry

@@ -35,10 +35,12 @@ class Attachment:
 
     async def stop_handle(self, handle: str) -> None:
         """Stop the handle's calls and wait until their threads have left the slots."""
-        await _stopped(self.running.get(handle, set()))
+        while running := self.running.get(handle):  # one may begin while we wait
+            await _stopped(running)
 
     async def stop_all(self) -> None:
-        await _stopped({task for tasks in self.running.values() for task in tasks})
+        while running := {task for tasks in self.running.values() for task in tasks}:
+            await _stopped(running)
 
 
 def default_cap(worker: Attach, num_slots: int) -> int:
@@ -92,8 +94,7 @@ class Attachments:
 
 
 async def _stopped(tasks: set[asyncio.Task[Any]]) -> None:
-    waiting = {task for task in tasks if task is not asyncio.current_task()}
+    waiting = set(tasks)
     for task in waiting:
         task.cancel()
-    if waiting:
-        await asyncio.wait(waiting)
+    await asyncio.wait(waiting)

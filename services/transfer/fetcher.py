@@ -195,8 +195,9 @@ class Fetcher:
     ) -> None:
         try:
             peer = await self._peers.find(source.node, self._pool, job.remaining_s)
+            chain = job.keys[: source.num_blocks]
             lease = await self._peers.lease(
-                source.node, self._pool.root, job.keys[start : source.num_blocks], job.remaining_s
+                source.node, self._pool.root, chain, start, job.remaining_s
             )
         except (ServiceError, PeerLost, TimeoutError) as error:
             failures.append(error)
@@ -221,7 +222,7 @@ class Fetcher:
         finally:
             job.moved += stripes.bytes_by_transport
             # Sealed ones are no longer the handle's own, so this frees the rest only.
-            blocks.free_own(job.owner, job.handle, [block.slot for block in given])
+            blocks.free_own(job.owner, job.handle, given)
         for holder in holders:
             if holder.failure is not None:
                 log.info(

@@ -113,10 +113,16 @@ class Flow:
             if turn.done() and not turn.cancelled():
                 self._give_back(peer, num_bytes)  # it came just as we left
             else:
-                self._waiting[peer].remove(waiter)
-                heapq.heapify(self._waiting[peer])
-                self._admit(peer)
+                self._withdraw(peer, waiter)
             raise
+
+    def _withdraw(self, peer: str, waiter: _Waiter) -> None:
+        """Out of the line, unless `_admit` has passed over it since it was cancelled."""
+        waiting = self._waiting.get(peer, [])
+        if waiter in waiting:
+            waiting.remove(waiter)
+            heapq.heapify(waiting)
+        self._admit(peer)
 
     def _give_back(self, peer: str, num_bytes: int) -> None:
         self._in_flight[peer] -= num_bytes

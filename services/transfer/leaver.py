@@ -45,6 +45,8 @@ class Leaver:
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + timeout_s):
                 for number, chain in enumerate(chains[:MAX_CHAINS]):
+                    if not takers:
+                        break  # all have refused
                     moved_bytes += await self._hand(chain, takers, number, deadline_s)
         except TimeoutError:
             log.info("the time to hand blocks over has passed")

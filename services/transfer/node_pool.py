@@ -6,6 +6,7 @@ Owns the only BlockPool, used on the loop alone; bytes are looked at in threads.
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +50,8 @@ class NodePool:
         )
         self.line = SlotLine(self.blocks)
         self.checksum_failures_total = 0
+        self._checking: Counter[tuple[str, str, BlockKey | None]] = Counter()
+        """Held blocks by owner and handle that are looked at right now."""
         self._is_closed = threading.Event()
         self._threads = threads
         self.on_change = on_change
@@ -163,11 +166,20 @@ class NodePool:
 
         A block whose bytes are not what was sealed ends the run and leaves the readable set.
         """
-        known = {key for key in keys if self.blocks.holds(owner, handle, key)}
+        known = {key for key in keys if self._is_checked(owner, handle, key)}
         run = self.blocks.lease(owner, handle, keys, cap)
         unchecked = [index for index, block in enumerate(run) if block.key not in known]
         full = self.geometry.block_tokens
-        found = await self.checksums([(run[index].slot, full) for index in unchecked])
+        marks = Counter((owner, handle, run[index].key) for index in unchecked)
+        self._checking += marks
+        try:
+            found = await self.checksums([(run[index].slot, full) for index in unchecked])
+        except BaseException:
+            # Nobody may take for checked what the handle only holds.
+            self.blocks.drop(owner, handle, [run[index].slot for index in unchecked])
+            raise
+        finally:
+            self._checking -= marks
         for index, checksum in zip(unchecked, found, strict=True):
             if checksum != run[index].checksum:
                 self._quarantine(run[index])
@@ -176,6 +188,10 @@ class NodePool:
                 break
         self.on_used(handle, keys[: len(run)])
         return run
+
+    def _is_checked(self, owner: str, handle: str, key: BlockKey) -> bool:
+        is_held = self.blocks.holds(owner, handle, key)
+        return is_held and (owner, handle, key) not in self._checking
 
     async def seal(
         self,

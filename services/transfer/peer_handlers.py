@@ -111,10 +111,11 @@ class PeerHandlers:
             keys = split(request.keys)
         except ValueError as error:
             raise ServiceError(ErrorCode.BAD_REQUEST, f"keys: {error}", field="keys") from None
+        self._check_is_from_root(formatted.pool, keys)
         lease_id = secrets.token_hex(8)
         owner = f"peer:{request.holder.id}:{request.holder.incarnation}"
         cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
-        held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request.wait_ms)
+        held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request)
         if held:
             self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
             self._set_timer()
@@ -126,6 +127,20 @@ class PeerHandlers:
             ttl_ms=request.ttl_ms,
         )
 
+    def _check_is_from_root(self, pool: NodePool, keys: list[BlockKey]) -> None:
+        """Whoever brings blocks keeps them under their parents: it must know all of them."""
+        if not keys:
+            return
+        ssd = None if self.tiers is None else self.tiers.ssd_blocks
+        place = pool.blocks.place(keys[0]) or (None if ssd is None else ssd.place(keys[0]))
+        if place is not None and place.index:
+            raise ServiceError(
+                ErrorCode.BAD_REQUEST,
+                f"keys: the first is block {place.index} of its chain; name the chain from its "
+                "first block on",
+                field="keys",
+            )
+
     async def _hold(
         self,
         pool: NodePool,
@@ -133,20 +148,22 @@ class PeerHandlers:
         lease_id: str,
         keys: list[BlockKey],
         cap: int,
-        wait_ms: int,
+        request: LeaseRequest,
     ) -> list[HeldBlock]:
-        """The leading run, with what the SSD has of it; who reads verifies."""
-        held = pool.blocks.lease(owner, lease_id, keys, cap)
+        """The run from `start` on, with what the SSD has of it; who reads verifies."""
+        wanted = keys[request.start :]
+        held = pool.blocks.lease(owner, lease_id, wanted, cap)
         if self.tiers is None:
             return held
         try:
-            deadline_s = monotonic_s() + wait_ms / 1000
+            deadline_s = monotonic_s() + request.wait_ms / 1000
             await self.tiers.promoter.bring(owner, lease_id, keys, cap, deadline_s)
         except BaseException:
             pool.blocks.release(owner, lease_id)
             raise
-        pool.on_used(lease_id, keys[: len(held)])
-        return pool.blocks.lease(owner, lease_id, keys, cap)
+        if held:
+            pool.on_used(lease_id, keys[: request.start + len(held)])
+        return pool.blocks.lease(owner, lease_id, wanted, cap)
 
     async def release(self, request: LeaseRelease) -> Ok:
         formatted = self._node.formatted
@@ -187,4 +204,5 @@ class PeerHandlers:
         for lease in self._leases.expire(monotonic_s()):
             if formatted is not None:
                 formatted.pool.blocks.release(lease.holder, lease.lease_id)
+                formatted.pool.on_change()  # more can go
         self._set_timer()

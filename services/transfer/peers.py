@@ -78,15 +78,21 @@ class Peers:
             log.info("node %s is lost over %s", peer.node, reason)
 
     async def lease(
-        self, node: NodeRef, root: bytes, keys: Sequence[BlockKey], remaining_s: float
+        self,
+        node: NodeRef,
+        root: bytes,
+        chain: Sequence[BlockKey],
+        start: int,
+        remaining_s: float,
     ) -> PeerLease:
-        """Hold the leading run of `keys` there for about as long as we have."""
+        """Hold the leading run of `chain[start:]` there for about as long as we have."""
         ttl_ms = int(remaining_s / HOLDER_SHARE * 1000)
         request = LeaseRequest(
             holder=self._own,
             incarnation=node.incarnation,
             root=root,
-            keys=b"".join(keys),
+            keys=b"".join(chain),
+            start=start,
             ttl_ms=min(max(ttl_ms, MIN_TTL_MS), MAX_TTL_MS),
         )
         asked_s = monotonic_s()
@@ -97,9 +103,10 @@ class Peers:
             timeout_s=min(self._timeout_s, remaining_s),
         )
         count = len(reply.slots)
-        if count > len(keys) or not count == len(reply.generations) == len(reply.checksums):
+        num_wanted = len(chain) - start
+        if count > num_wanted or not count == len(reply.generations) == len(reply.checksums):
             raise ServiceError(
-                ErrorCode.INTERNAL, f"node {node.id} leased {count} of {len(keys)} blocks wrongly"
+                ErrorCode.INTERNAL, f"node {node.id} leased {count} of {num_wanted} blocks wrongly"
             )
         # Counted from the question, not from the answer: our clock may only be too early.
         read_until_s = asked_s + HOLDER_SHARE * reply.ttl_ms / 1000

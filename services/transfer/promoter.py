@@ -132,7 +132,7 @@ class Promoter:
         finally:
             await settled([reading for _, reading in pending])
             # Sealed ones are no longer the handle's own, so this frees the rest only.
-            blocks.free_own(job.owner, job.handle, [block.slot for block in given])
+            blocks.free_own(job.owner, job.handle, given)
 
     async def _seal(self, job: _Job, index: int, given: HeldBlock, checksum: int) -> bool:
         item = SealItem(given.slot, given.generation, checksum, job.keys[index])

@@ -94,8 +94,9 @@ class SsdFiles:
         if self._is_in_place(into):
             _read_all(descriptor, into.data, offset)
             return
-        with mmap.mmap(-1, self._stride) as buffer:
-            _read_all(descriptor, memoryview(buffer), offset)
+        # The view is let go before the buffer: an error would keep it, and a buffer in use stays.
+        with mmap.mmap(-1, self._stride) as buffer, memoryview(buffer) as view:
+            _read_all(descriptor, view, offset)
             into[:] = np.frombuffer(buffer[: self._block_bytes], dtype=np.uint8)
 
     def write(self, slot: int, data: Bytes, place: BlockPlace, checksum: int) -> None:
@@ -105,9 +106,9 @@ class SsdFiles:
         if self._is_in_place(data):
             _write_all(descriptor, data.data, offset)
         else:
-            with mmap.mmap(-1, self._stride) as buffer:
+            with mmap.mmap(-1, self._stride) as buffer, memoryview(buffer) as view:
                 buffer[: self._block_bytes] = data.tobytes()
-                _write_all(descriptor, memoryview(buffer), offset)
+                _write_all(descriptor, view, offset)
         os.pwrite(self._index, pack(place, checksum), slot * RECORD_BYTES)
 
     def forget(self, slot: int) -> None:

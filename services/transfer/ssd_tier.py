@@ -20,9 +20,9 @@ from services.transfer.ssd_files import SsdError
 from services.transfer.ssd_records import StoredBlock
 from services.transfer.threads import settled
 from shared.kv.block_pool import BlockPool, HeldBlock, SealItem
-from shared.kv.block_tree import BlockPlace
+from shared.kv.block_tree import BlockPlace, place_of
 from shared.kv.eviction.lru import LruEviction
-from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Slot
+from shared.kv.ids import BlockKey, Slot
 from shared.runtime.clock import monotonic_s
 from shared.transport.checksum import block_checksum
 
@@ -149,7 +149,8 @@ class SsdTier:
         return self.blocks is not None and self.state != "off"
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
-        if self.blocks is None or self.state == "off":
+        """Of a chain from its first block on; 0 for a part of one: it has no place in the pool."""
+        if self.blocks is None or self.state == "off" or not is_from_root(self.blocks, keys):
             return 0
         return self.blocks.num_leading(keys)
 
@@ -215,7 +216,7 @@ class SsdTier:
 
         How many were taken; what is there or on its way is not taken again.
         """
-        if self.state != "on" or self.blocks is None:
+        if self.state != "on" or self.blocks is None or not is_from_root(self._pool.blocks, keys):
             return 0
         start = self.num_leading(keys)
         while start < len(keys) and keys[start] in self._queued_keys:
@@ -323,6 +324,8 @@ class SsdTier:
             await settled(futures)
             for future in futures:
                 future.result()
+            if self.state == "off":
+                return  # nothing of it is offered to anybody any more
             blocks.seal(WRITER, job.handle, start, keys, items)
             self.counts.bytes_written += len(items) * self._pool.geometry.block_bytes
         finally:
@@ -330,13 +333,13 @@ class SsdTier:
 
     def drop(self, key: BlockKey) -> int:
         """Forget a block and all below it for good; returns how many."""
-        block = None if self.blocks is None else self.blocks.readable(key)
-        if self.blocks is None or block is None:
+        slots = [] if self.blocks is None else self.blocks.drop_blocks(key)
+        if not slots:
             return 0
-        num_dropped = self.blocks.drop_blocks(key)
-        self._clear_record(block.slot)  # after a restart the rest hangs on nothing
+        # All of them: the first may be written again, and then the rest would hang on it.
+        self._clear_records(slots)
         self._on_change()
-        return num_dropped
+        return len(slots)
 
     # --- trouble -------------------------------------------------------------------------------
 
@@ -345,21 +348,22 @@ class SsdTier:
         if self.blocks is None or block.key is None or self.blocks.readable(block.key) != block:
             return
         self.blocks.quarantine(block.key)
-        self._clear_record(block.slot)
+        self._clear_records([block.slot])
         self._on_change()
 
-    def _clear_record(self, slot: Slot) -> None:
+    def _clear_records(self, slots: Sequence[Slot]) -> None:
         future = asyncio.get_running_loop().run_in_executor(
-            self._writers, self._forget_record, slot
+            self._writers, self._forget_records, slots
         )
         self._running.add(future)
         future.add_done_callback(self._running.discard)
 
-    def _forget_record(self, slot: Slot) -> None:
+    def _forget_records(self, slots: Sequence[Slot]) -> None:
         try:
-            self._store.forget(slot)
+            for slot in slots:
+                self._store.forget(slot)
         except OSError as error:
-            log.warning("the record of SSD slot %d stays: %s", slot, error)
+            log.warning("records of blocks that are gone from the SSD stay: %s", error)
 
     def _turn_off(self, reason: str) -> None:
         if self.state == "off" or self.blocks is None:
@@ -385,6 +389,7 @@ class SsdTier:
         await asyncio.to_thread(self._store.close)
 
 
-def place_of(chain: Sequence[BlockKey], index: int) -> BlockPlace:
-    parent = chain[index - 1] if index else None
-    return BlockPlace(chain[index], parent, chain[index - index % SEGMENT_BLOCKS], index)
+def is_from_root(blocks: BlockPool, keys: Sequence[BlockKey]) -> bool:
+    """These keys, of which the first is here, are a chain from its first block on."""
+    place = blocks.place(keys[0]) if keys else None
+    return place is not None and place.index == 0

@@ -58,7 +58,7 @@ class Tiers:
 
     def drop(self, key: BlockKey) -> DropReply:
         """Forget a block and what is below it, here and on the SSD."""
-        num_dram = self._pool.blocks.drop_blocks(key)
+        num_dram = len(self._pool.blocks.drop_blocks(key))
         num_disk = 0 if self.ssd is None else self.ssd.drop(key)
         self._pool.on_change()
         return DropReply(num_dram_blocks=num_dram, num_disk_blocks=num_disk)

@@ -17,8 +17,9 @@ from shared.runtime.tasks import Tasks
 from shared.transport.frames import FrameConnection, FrameError
 
 log = logging.getLogger("moonpool.transfer.socket")
-MAX_CALLS = 64
-"""Calls of one socket that run at once; more are not read from it until some end."""
+MAX_CALLS = 1_024
+"""Calls of one socket that run at once; more are not read from it until some end. Far more than a
+worker has prompts that wait for their prefix: a release or a seal must not wait behind those."""
 
 
 class WorkerSession(Protocol):

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shared.kv.block_tree import BlockPlace, BlockTree
+from shared.kv.block_tree import BlockPlace, BlockTree, place_of
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.eviction.look_ahead import look_ahead
 from shared.kv.holders import HolderTable
-from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Generation, Slot
+from shared.kv.ids import BlockKey, Generation, Slot
 from shared.kv.pool_counts import PoolCounts, counts_of
 from shared.kv.pool_integrity import check_parts
 from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
@@ -137,26 +137,26 @@ class BlockPool:
             if item.key is None:
                 done.append(self._keep_private(item))
                 continue
-            parent = chain[index - 1] if index else None
+            place = place_of(chain, index)
             existing = self._tree.slot_of(item.key)
             if existing is not None:
                 self._free_own(owner, handle, item.slot)
                 self._hold(owner, handle, existing)
                 self._policy.used(existing)
                 done.append(SealedItem(self._held(existing), True, is_duplicate=True))
-            elif parent is not None and self._tree.slot_of(parent) is None:
+            elif place.parent is not None and self._tree.slot_of(place.parent) is None:
                 done.append(self._keep_private(item))
             else:
-                head = chain[index - index % SEGMENT_BLOCKS]
-                place = BlockPlace(item.key, parent, head, index)
                 done.append(self._make_readable(owner, handle, item, place))
             index += 1
         return done
 
-    def free_own(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
-        """Give back WRITING or PRIVATE slots early."""
-        for slot in (each for each in slots if self._holders.owns(owner, handle, each)):
-            self._free_own(owner, handle, slot)
+    def free_own(self, owner: str, handle: str, blocks: Sequence[HeldBlock]) -> None:
+        """Give back WRITING or PRIVATE slots early; one that is in another use by now stays."""
+        for block in blocks:
+            is_same_use = self._slots.generation(block.slot) == block.generation
+            if is_same_use and self._holders.owns(owner, handle, block.slot):
+                self._free_own(owner, handle, block.slot)
 
     def lease(
         self,
@@ -244,19 +244,19 @@ class BlockPool:
         The doubtful slot gets another generation, so whoever reads it in place finds out.
         """
         slot = self._tree.slot_of(key)
-        num_removed = self.drop_blocks(key)
+        num_removed = len(self.drop_blocks(key))
         if slot is not None:
             self._slots.bump(slot)
         self._quarantined_total += num_removed
         return num_removed
 
-    def drop_blocks(self, key: BlockKey) -> int:
+    def drop_blocks(self, key: BlockKey) -> list[Slot]:
         """Take a block and all below it out of the readable set; holders keep what they hold."""
         slot = self._tree.slot_of(key)
         removed = [] if slot is None else self._tree.subtree(slot)
         for each in removed:
             self._remove(each)
-        return len(removed)
+        return removed
 
     def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
         """(slot, checksum, place) that a store kept; returns how many hang on a first block."""

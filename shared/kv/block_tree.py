@@ -6,11 +6,11 @@ evicted together with everything below it.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from shared.kv.ids import BlockKey, Slot
+from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Slot
 
 NONE = -1
 
@@ -24,6 +24,12 @@ class BlockPlace:
     head: BlockKey
     """First block of the index segment that the block is in."""
     index: int
+
+
+def place_of(chain: Sequence[BlockKey], index: int) -> BlockPlace:
+    """Of a block of a chain that starts at its first block."""
+    parent = chain[index - 1] if index else None
+    return BlockPlace(chain[index], parent, chain[index - index % SEGMENT_BLOCKS], index)
 
 
 class BlockTree:

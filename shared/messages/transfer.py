@@ -71,20 +71,23 @@ class DescribeReply(Message):
 
 
 class LeaseRequest(Message):
-    """Hold the leading run of `keys` that is readable, for `holder`, at most `ttl_ms`."""
+    """Hold what is readable of a chain from `start` on, for `holder`, at most `ttl_ms`."""
 
     holder: NodeRef
     incarnation: Token
     """Of the node that is asked; another one answers with an error."""
     root: bytes
     keys: PackedKeys
+    """From the first block of the chain on: a block that is read from the SSD needs its parents."""
+    start: Annotated[int, Field(ge=0)] = 0
+    """Index of the first block that is wanted."""
     ttl_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] = 1_000
     """How long the node may read from its SSD before it answers."""
 
 
 class LeaseReply(Message):
-    """Parallel lists for the run that is held; empty when the first key is not here.
+    """Parallel lists for the run that is held; empty when its first block is not here.
 
     The holder stops reading at 80 % of `ttl_ms`.
     """

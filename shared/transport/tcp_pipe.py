@@ -33,7 +33,10 @@ class Progress:
 
 
 class Pipe:
-    """Raises ConnectionError at the end of the stream, and whatever `on_wait` raises."""
+    """Raises ConnectionError at the end of the stream, and whatever `on_wait` raises.
+
+    `on_wait` is called when nothing has come for LOOK_S, or only a part.
+    """
 
     def __init__(
         self, sock: socket.socket, progress: Progress, on_wait: Callable[[], None]
@@ -55,6 +58,8 @@ class Pipe:
                 raise ConnectionResetError("the stream ended")
             self._progress.note()
             at += got
+            if at < len(view):
+                self._on_wait()
 
     def receive_bytes(self, num_bytes: int) -> bytearray:
         buffer = bytearray(num_bytes)

@@ -150,7 +150,13 @@ class TcpServer:
                     sock.close()
                     continue
                 self._serving[served] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # as many threads as there may be
+                log.warning("a stream could not be served: %s", error)
+                with self._lock:
+                    self._serving.pop(served, None)
+                sock.close()
 
     def _serve(self, served: "_Served") -> None:
         try:
@@ -220,6 +226,7 @@ class _Served:
         self.peer: Names | None = None
         self._server = server
         self._progress = Progress()
+        self._since_s = time.monotonic()
         self._pipe = Pipe(sock, self._progress, self._look)
 
     def run(self) -> None:
@@ -244,9 +251,12 @@ class _Served:
                 self._receive(slices)
 
     def _look(self) -> None:
-        limit_s = GREETING_S if self.peer is None else STOPPED_PEER_S
-        if self._progress.idle_s > limit_s:
-            raise TimeoutError(f"the peer was silent for {limit_s:g} s")
+        if self.peer is None:
+            # In all, however slowly bytes come: who is not known may not keep a place for long.
+            if time.monotonic() - self._since_s > GREETING_S:
+                raise TimeoutError(f"nobody was greeted within {GREETING_S:g} s")
+        elif self._progress.idle_s > STOPPED_PEER_S:
+            raise TimeoutError(f"the peer was silent for {STOPPED_PEER_S:g} s")
 
     def _greet(self) -> bool:
         """Whether the peer proved that it was let in; it is told when not."""

@@ -134,9 +134,10 @@ class DecodeLoop:
         check_decode_run(message, self._parts)
         if self._session is None:
             raise pool_lost()
-        if not self._promises.extend(handle):
+        if handle not in self._promises:
             raise not_reserved(handle)
-        self._count_given(message)
+        self._count_given(message)  # before it: a promise that was extended ends with its attempt
+        self._promises.extend(handle)
         job = DecodeJob(message, self._session, self._parts.context.bus)
         for hint in self._early.take(handle):
             job.hint(hint)

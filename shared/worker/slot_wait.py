@@ -27,9 +27,13 @@ async def allocate_when_free(
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(_allocate(pool, handle, num_slots))
         done, _ = await asyncio.wait({waiting}, timeout=MAKE_ROOM_AFTER_S)
+        failure = None
         if not done and make_room is not None:
-            await make_room()
-        reply = await waiting
+            failure = await _error_of(make_room)
+        if failure is not None:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        reply = failure or await waiting
     if isinstance(reply, AllocateReply):
         return reply
     if reply.code != ErrorCode.OVERLOADED:
@@ -39,6 +43,14 @@ async def allocate_when_free(
         f"the pool of {pool.node.id} had no {num_slots} free blocks for {GIVE_UP_AFTER_S:g} s",
         is_retryable=True,
     ) from reply
+
+
+async def _error_of(call: Callable[[], Awaitable[None]]) -> ServiceError | None:
+    try:
+        await call()
+    except ServiceError as error:
+        return error
+    return None
 
 
 async def _allocate(pool: PoolClient, handle: str, num_slots: int) -> AllocateReply | ServiceError:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shared.transport import tcp_server
 from shared.transport.base import Peer, PeerLost, Slice, TcpAddress, WriteRefused
 from shared.transport.listening import ListenError
 from shared.transport.segment import Segment
@@ -139,6 +141,47 @@ async def test_junk_on_the_port_harms_nobody(bench: TcpBench, junk: bytes) -> No
         sock.sendall(junk)
         assert await bench.transport.read(bench.peer, [whole(bench, 1, 1)], timeout_s=5) == 1
     assert np.array_equal(bench.own(1), data)
+
+
+async def test_a_stream_for_which_there_is_no_thread_costs_that_stream_alone(
+    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = bench.peer.tcp
+    assert address is not None
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            if self.name == "tcp":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", NoThread)
+        with socket.create_connection(("127.0.0.1", address.port)) as refused:
+            refused.settimeout(5)
+            assert await asyncio.to_thread(refused.recv, 1) == b""
+    assert await bench.transport.read(bench.peer, [whole(bench, 1, 1)], timeout_s=5) == 1
+
+
+async def test_who_greets_byte_by_byte_is_cut_in_the_same_time(
+    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_server, "GREETING_S", 0.5)
+    address = bench.peer.tcp
+    assert address is not None
+
+    def drip() -> float:
+        started_s = time.monotonic()
+        with socket.create_connection(("127.0.0.1", address.port)) as slow:
+            while time.monotonic() < started_s + 5:
+                try:
+                    slow.send(b"M")
+                except OSError:
+                    break
+                time.sleep(0.1)
+        return time.monotonic() - started_s
+
+    assert await asyncio.to_thread(drip) < 3
 
 
 async def test_those_who_never_greet_are_cut_and_lock_nobody_out(bench: TcpBench) -> None:

@@ -147,3 +147,18 @@ async def test_keys_that_are_cut_are_named(host: TransferHost, bus: Bus) -> None
     with pytest.raises(ServiceError, match="keys"):
         await replicate(bus, node, b"short", pool.node)
     pool.close()
+
+
+async def test_a_part_of_a_chain_is_no_chain_to_replicate(host: TransferHost, bus: Bus) -> None:
+    a, b = host.start("a"), host.start("b")
+    here, there = await host.attach(a), await host.attach(b)
+    chain = make_chain(6, seed=1)
+    await store_chain(here, "r1/0", chain)
+    for part, num_blocks in ((chain[2 * 16 :], 0), (chain, 6)):
+        request = ReplicateRequest(keys=part, source=here.node, remaining_ms=5_000)
+        reply = await bus.request(
+            subjects.transfer(b.node, "replicate"), request, ReplicateReply, timeout_s=10
+        )
+        assert reply.num_blocks == num_blocks
+    here.close()
+    there.close()

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from services.transfer.ssd_records import unpack
 from shared.messages import subjects
 from shared.messages.common import FetchSource
 from shared.messages.index import InventoryReply, InventoryRequest, ResidencyEvent
 from shared.messages.reports import NodeReport
+from shared.messages.transfer import DropReply, DropRequest
 from shared.runtime.bus import Bus
 from shared.worker.pool_client import PoolClient
 from tests.support.deadline import until
@@ -242,6 +244,65 @@ async def test_a_peer_gets_blocks_that_are_only_on_the_ssd(
     check_bytes(there, chain, reply.blocks)
     here.close()
     there.close()
+
+
+async def test_a_peer_that_lacks_the_end_of_a_chain_leaves_it_in_its_place_there(
+    host: TransferHost, bus: Bus, tmp_path: Path
+) -> None:
+    node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
+    other = host.start("b")
+    reports = await Reports.of(bus, node)
+    here, there = await host.attach(node), await host.attach(other)
+    chain = make_chain(NUM_BLOCKS, seed=1)
+    await use_twice(here, chain)
+    await reports.until_ssd_has(NUM_BLOCKS)
+    await push_out(here)
+    await store_chain(there, "r4/0", chain[: 4 * 16])
+    events: list[ResidencyEvent] = []
+    await bus.subscribe(subjects.index_events(node.node), ResidencyEvent, events.append)
+    reply = await there.fetch(
+        "r5/0",
+        request_ref(),
+        chain,
+        FetchSource(node=here.node, num_blocks=NUM_BLOCKS),
+        remaining_ms=5_000,
+    )
+    assert reply.fetched_bytes == (NUM_BLOCKS - 4) * GEOMETRY.block_bytes
+    check_bytes(there, chain, reply.blocks)
+    await until(
+        lambda: any(run.tier == "dram" for event in events for run in event.stored),
+        timeout_s=10,
+        what="what was read from the SSD is published",
+    )
+    for run in (run for event in events for run in event.stored):
+        assert run.keys[:16] == chain[run.start * 16 : run.start * 16 + 16]
+    here.close()
+    there.close()
+
+
+async def test_what_was_dropped_does_not_come_back_under_its_parent(
+    host: TransferHost, bus: Bus, tmp_path: Path
+) -> None:
+    node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
+    reports = await Reports.of(bus, node)
+    pool = await host.attach(node)
+    chain = make_chain(NUM_BLOCKS, seed=1)
+    await use_twice(pool, chain)
+    await reports.until_ssd_has(NUM_BLOCKS)
+    reply = await bus.request(
+        subjects.transfer(node.node, "drop"),
+        DropRequest(key=chain[4 * 16 : 5 * 16]),
+        DropReply,
+        timeout_s=5,
+    )
+    assert reply.num_disk_blocks == NUM_BLOCKS - 4
+    index = tmp_path / "ssd" / node.node / ROOT.hex() / "index.bin"
+    await until(
+        lambda: sorted(each.place.index for each in unpack(index.read_bytes())) == [0, 1, 2, 3],
+        timeout_s=5,
+        what="the records of the others are gone",
+    )
+    pool.close()
 
 
 async def test_a_folder_that_cannot_be_used_turns_the_tier_off_and_nothing_else(

@@ -345,3 +345,23 @@ async def test_a_long_run_comes_from_all_that_hold_it(host: TransferHost) -> Non
     assert len(reply.blocks.slots) == 3, "the second holder is asked when the first is dead"
     for pool in (a, b, c):
         pool.close()
+
+
+async def test_a_release_does_not_wait_behind_calls_that_wait_for_what_it_frees(
+    host: TransferHost,
+) -> None:
+    node = host.start("a", pool_bytes=8 * GEOMETRY.block_bytes)
+    pool = await host.attach(node)
+    await pool.allocate("holder/0", 8)
+
+    async def take(handle: str) -> int:
+        slots = (await pool.allocate(handle, 1, wait_s=10.0)).slots
+        await pool.release(handle)
+        return len(slots)
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = [group.create_task(take(f"r{number}/0")) for number in range(100)]
+        await asyncio.sleep(0)
+        await pool.release("holder/0")
+    assert [task.result() for task in waiting] == [1] * 100
+    pool.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shared.messages.common import ErrorCode, Sampling
+from shared.runtime.errors import ServiceError
 from shared.worker.decode_batch import DecodeBatch
 from shared.worker.decode_cache import DecodeCache, Prepared
 from shared.worker.decode_job import DecodeJob
@@ -248,3 +249,19 @@ async def test_when_the_pool_goes_those_that_are_put_out_finish_too(nodes: TwoNo
         check_whole(await answer.done(60), reference_answer(prompt(150, seed=seed), LONG))
     await until(lambda: decode.context.state == "ready", what="attached anew")
     await nodes.nothing_is_held()
+
+
+async def test_a_run_that_wants_more_than_there_is_leaves_its_reservation_to_expire(
+    nodes: TwoNodes,
+) -> None:
+    decode, tokens = await start_small(nodes), prompt(150)
+    ref = nodes.bench.new_ref()
+    assert (await nodes.bench.reserve(decode, ref, tokens, ttl_ms=300)).is_accepted
+    longest = Sampling(max_tokens=CAPACITY, ignore_eos=True)
+    with pytest.raises(ServiceError, match="more than was reserved"):
+        await nodes.bench.run_alone(decode, tokens, ref, nodes.prefill, decode, sampling=longest)
+    await until(
+        lambda: decode.load.free_tokens == CAPACITY,
+        timeout_s=5,
+        what="the room that was reserved is free",
+    )

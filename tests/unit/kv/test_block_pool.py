@@ -310,8 +310,27 @@ def test_holds_and_slots_can_be_given_back_early() -> None:
     keys = chain("a", 2)
     sealed = store(pool, keys)
     mine = allocate(pool, "w", "h", 2)
-    pool.free_own("w", "h", [mine[0].slot, sealed[0].block.slot])
+    pool.free_own("w", "h", [mine[0], sealed[0].block])
     pool.drop("w", "h", [sealed[1].block.slot, mine[1].slot])
     counts = pool.counts
     assert (counts.free, counts.writing, counts.evictable, counts.held) == (1, 1, 1, 1)
+    pool.check_integrity()
+
+
+def test_a_slot_that_the_handle_has_again_is_not_given_back_for_its_first_use() -> None:
+    pool = make_pool(3)
+    keys = chain("a", 1)
+    first = allocate(pool, "w", "h", 1)
+    store(pool, keys)
+    # The same block came from elsewhere meanwhile: the slot is freed, and taken again at once.
+    (sealed,) = pool.seal(
+        "w", "h", 0, keys, [SealItem(first[0].slot, first[0].generation, 7, keys[0])]
+    )
+    assert sealed.is_duplicate
+    again = allocate(pool, "w", "h", 1)
+    assert again[0].slot == first[0].slot
+    pool.free_own("w", "h", first)
+    assert pool.is_writing("w", "h", again[0].slot)
+    pool.free_own("w", "h", again)
+    assert not pool.is_writing("w", "h", again[0].slot)
     pool.check_integrity()

@@ -54,8 +54,9 @@ class FakePeers:
         return Peer(node.id, node.incarnation)
 
     async def lease(
-        self, node: NodeRef, root: bytes, keys: list[BlockKey], remaining_s: float
+        self, node: NodeRef, root: bytes, chain: list[BlockKey], start: int, remaining_s: float
     ) -> PeerLease:
+        keys = chain[start:]
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -297,3 +298,25 @@ async def test_a_damaged_copy_takes_no_good_one_of_its_key_with_it(bench: Bench)
     assert damaged is not None
     pool._quarantine(damaged)
     assert pool.blocks.num_leading(KEYS) == NUM_BLOCKS
+
+
+async def test_a_damaged_block_is_held_by_no_call_of_the_handle_that_checks_it(
+    bench: Bench,
+) -> None:
+    reply = await bench.fetch("first")
+    bench.pool.segment.block(reply.blocks.slots[6])[0] ^= 1
+    runs = await asyncio.gather(
+        bench.pool.lease_verified("w", "same", KEYS, NUM_SLOTS),
+        bench.pool.lease_verified("w", "same", KEYS, NUM_SLOTS),
+    )
+    assert [len(run) for run in runs] == [6, 6]
+
+
+async def test_a_check_that_was_stopped_proves_nothing(bench: Bench) -> None:
+    reply = await bench.fetch("first")
+    bench.pool.segment.block(reply.blocks.slots[6])[0] ^= 1
+    async with asyncio.TaskGroup() as group:
+        checking = group.create_task(bench.pool.lease_verified("w", "same", KEYS, NUM_SLOTS))
+        await asyncio.sleep(0)
+        checking.cancel()
+    assert len(await bench.pool.lease_verified("w", "same", KEYS, NUM_SLOTS)) == 6

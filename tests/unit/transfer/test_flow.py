@@ -112,3 +112,21 @@ async def test_background_takes_its_share_beside_others_and_all_of_an_idle_node(
     before_s = asyncio.get_running_loop().time()
     async with flow.turn("a", 1, Urgency.BACKGROUND):  # it took 20 ms, so it waits 60
         assert asyncio.get_running_loop().time() - before_s >= 0.05
+
+
+async def test_a_waiter_that_is_cancelled_just_as_room_comes_ends_as_cancelled() -> None:
+    flow, log = Flow(max_peer_bytes=1), list[str]()
+    first = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        holder = group.create_task(hold(flow, log, "a", 1, Urgency.REQUEST, until=first))
+        await turns()
+        waiter = group.create_task(hold(flow, log, "b", 1, Urgency.REQUEST))
+        await turns()
+        holder.cancel()  # gives back before the waiter, cancelled with it, has left the line
+        waiter.cancel()
+        await asyncio.wait({holder, waiter})
+        assert holder.cancelled()
+        assert waiter.cancelled()
+        await hold(flow, log, "c", 1, Urgency.REQUEST)
+    assert log == ["a", "c"]
+    assert flow.by_peer == {}

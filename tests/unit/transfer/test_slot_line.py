@@ -54,7 +54,7 @@ async def test_slots_that_come_free_go_to_those_who_wait_in_their_order() -> Non
         asking = Asking(line, group)
         for handle, count in (("large", 8), ("small", 1), ("last", 1)):
             await asking.ask(handle, count)
-        pool.free_own("other", "holder", [block.slot for block in held[:3]])
+        pool.free_own("other", "holder", held[:3])
         await settle()
         assert asking.order == []  # the first lacks five: nobody passes it
         newcomer = await line.allocate("w", "new", 1, NUM_SLOTS, 0.0)

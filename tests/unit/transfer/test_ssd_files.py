@@ -127,3 +127,23 @@ def test_a_disk_without_room_is_an_error_before_anything_is_written(
         ),
     )
     assert expected in done.stdout
+
+
+@pytest.mark.parametrize("block_bytes", [8192, 5000])
+def test_a_disk_that_fails_is_an_os_error_whatever_the_size(
+    tmp_path: Path, block_bytes: int
+) -> None:
+    files = files_in(tmp_path, block_bytes)
+    files.open()
+    data = np.zeros(block_bytes, dtype=np.uint8)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            files.write(1, data, place(0), 7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    os.truncate(files.folder / "blocks-00000.bin", 0)
+    with pytest.raises(OSError, match="shorter"):
+        files.read(1, data)
+    files.close()

@@ -52,8 +52,9 @@ class Cluster:
         return Peer(node.id, node.incarnation)
 
     async def lease(
-        self, node: NodeRef, root: bytes, keys: list[BlockKey], remaining_s: float
+        self, node: NodeRef, root: bytes, chain: list[BlockKey], start: int, remaining_s: float
     ) -> PeerLease:
+        keys = chain[start:]
         await asyncio.sleep(0)
         memory = self.memories[node.id]
         slots = [KEYS.index(key) for key in keys]

@@ -74,3 +74,16 @@ async def test_who_is_cancelled_waits_no_longer() -> None:
         await until(lambda: pool.num_calls, what="it waits")
         waiting.cancel()
     assert waiting.cancelled()
+
+
+async def test_room_that_cannot_be_made_is_the_error_that_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slot_wait, "MAKE_ROOM_AFTER_S", 0.0)
+    pool: Any = FullPool()
+
+    async def make_room() -> None:
+        raise ServiceError(ErrorCode.POOL_LOST, "the pool is gone", is_retryable=True)
+
+    with pytest.raises(ServiceError, match="the pool is gone"):
+        await allocate_when_free(pool, "r/0", 1, make_room=make_room)
