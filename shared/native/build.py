@@ -22,9 +22,13 @@ def built(
     compiler and flags, so another version of any of them is another library.
     """
     text = b"".join(source.read_bytes() for source in sources)
-    version = subprocess.run(
-        [command[0], "-dumpfullversion"], capture_output=True, timeout=TIMEOUT_S, check=False
-    ).stdout
+    try:
+        version = subprocess.run(
+            [command[0], "-dumpfullversion"], capture_output=True, timeout=TIMEOUT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.info("%s: no compiler to build it with (%s); %s", name, error, instead)
+        return None
     named = repr((list(command), version, text)).encode()
     digest = hashlib.blake2b(named, digest_size=8).hexdigest()
     library = folder / f"{name}-{digest}.so"

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.transport.base import PeerLost
 from shared.transport.rdma_plan import SCRATCH_BYTES, Scratch
+from shared.transport.ucx_context import UcxError
 from shared.transport.ucx_thread import UcxThread
 
 CHUNKS = 16
@@ -51,8 +53,12 @@ class ScratchMemory:
         # Kept before it is registered: whoever waits for that may be cancelled.
         self._maps.append(memory)
         thread = self._thread
-        region = await asyncio.wrap_future(
-            thread.run(lambda: thread.register(address, len(memory)))
-        )
+        try:
+            region = await asyncio.wrap_future(
+                thread.run(lambda: thread.register(address, len(memory)))
+            )
+        except UcxError as error:
+            # Such as too little memory that may be locked: peers are read another way.
+            raise PeerLost(f"no memory could be registered with UCX: {error}") from None
         view = memoryview(memory)
         self._free += [Scratch(region, n * SCRATCH_BYTES, view) for n in range(CHUNKS)]
