@@ -28,8 +28,9 @@ def conductor(
         judged("CPU of a decision, 1,000 + 1,000, p99", large.p99_ms, "<", 5.0, "ms"),
         judged("decisions a second, 100 + 100", small.decisions_per_s, ">=", 1_000, "/s"),
     ]
+    ok = all_measured_ok(bars)
     if as_json:
-        print_json({"policy": policy, "bars": [bar.as_json() for bar in bars]})
+        print_json({"ok": ok, "policy": policy, "bars": [bar.as_json() for bar in bars]})
     else:
         Console(highlight=False).print(table_of(bars, title=f"conductor, {policy}"))
-    raise typer.Exit(0 if all_measured_ok(bars) else 1)
+    raise typer.Exit(0 if ok else 1)

@@ -19,8 +19,8 @@ class CommandError(Exception):
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """The one JSON object of a command."""
-    sys.stdout.write(json.dumps(value) + "\n")
+    """The one JSON object of a command; `ok` says what its exit code says."""
+    sys.stdout.write(json.dumps({"ok": True} | value) + "\n")
     sys.stdout.flush()
 
 

@@ -90,15 +90,23 @@ def replay(
             measured["simulated"] = beside(measured, outcome, scale_of(plan))
     if plot is not None:
         write_charts(plot, f"{trace}, replayed", replay_charts(runs))
+    ok = not any(one["failed"] for one in found)
     if as_json:
         print_json(
-            {"trace": trace, "scale": scale, "speed": speed, "cut": plan.num_cut, "runs": found}
+            {
+                "ok": ok,
+                "trace": trace,
+                "scale": scale,
+                "speed": speed,
+                "cut": plan.num_cut,
+                "runs": found,
+            }
         )
     else:
         title = f"{trace}: {len(given)} requests, lengths / {scale:g}, speed x {speed:g}"
         Console(highlight=False).print(replay_table(title, found))
     _warn(found, plan)
-    if any(one["failed"] for one in found):
+    if not ok:
         raise typer.Exit(1)
 
 

@@ -34,6 +34,7 @@ def run(*arguments):
 def test_policies_are_compared_as_one_json_object(trace):
     result = run("--trace", trace, "--nodes", "2", "--policy", "moonpool,random", "--json")
     shown = json.loads(result.stdout)
+    assert shown["ok"] is True
     assert [one["policy"] for one in shown["runs"]] == ["moonpool", "random"]
     assert all(one["requests"] == 20 and one["mean_ttft_s"] > 0 for one in shown["runs"])
 
