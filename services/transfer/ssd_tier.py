@@ -139,6 +139,7 @@ class SsdTier:
             len(found) - num_restored,
         )
         self._on_change()
+        self._want_later()
         while True:
             await self._write(await self._queue.get())
 
@@ -239,17 +240,21 @@ class SsdTier:
         return job.num_blocks
 
     def want(self, keys: Sequence[BlockKey]) -> None:
-        """Offer the leading blocks of a chain now and, where there is no room yet, later again."""
+        """Offer the leading blocks of a chain now; later where it loads yet or has no room now."""
+        if self.state == "loading":
+            self._keep(keys, len(keys))
         if self.state != "on":
             return
         num_taken = self.num_leading(keys)
         self.offer(keys)
         while num_taken < len(keys) and self._is_there_or_coming(keys[num_taken]):
             num_taken += 1
-        if num_taken == len(keys):
-            return
+        if num_taken < len(keys):
+            self._keep(keys, len(keys) - num_taken)
+
+    def _keep(self, keys: Sequence[BlockKey], num_missing: int) -> None:
         if self._num_later + len(keys) > MAX_LATER_KEYS:
-            self.counts.dropped += len(keys) - num_taken
+            self.counts.dropped += num_missing
         elif keys[-1] not in self._later:
             self._later[keys[-1]] = keys
             self._num_later += len(keys)

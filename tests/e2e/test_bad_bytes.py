@@ -74,6 +74,8 @@ def count_bad(cluster: HostedCluster) -> int:
 def is_question(subject: str) -> bool:
     """Answered by an endpoint; the others are plain subscriptions."""
     plain = (
+        subjects.CONDUCTOR_ASKED,
+        subjects.CONDUCTOR_MISSES,
         subjects.FINISHED_BILLS,
         subjects.INDEX_EXPECTED,
         subjects.INDEX_HEAT,

@@ -87,7 +87,7 @@ def test_coupled_is_refused_with_what_to_do_instead(
         dummy_cluster, "replay", "--trace", str(tmp_path / "t.jsonl"), "--compare", "coupled"
     )
     assert done.returncode == 1
-    assert "role `both`" in json.loads(done.stdout)["error"]["message"]
+    assert "--both-per-node" in json.loads(done.stdout)["error"]["hint"]
 
 
 @pytest.mark.slow

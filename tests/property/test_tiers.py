@@ -253,3 +253,18 @@ class TierMachine(RuleBasedStateMachine):
 
 TierMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestTiers = TierMachine.TestCase
+
+
+def test_what_is_used_while_the_tier_loads_is_written_once_it_has() -> None:
+    machine = TierMachine()
+    machine.compute([0, 1], "r1/0")
+    machine.run(machine.stop_tier())
+    machine.tier = SsdTier(
+        machine.pool, machine.store, num_threads=1, queue_blocks=4, on_change=lambda: None
+    )
+    machine.tier.want(chain_of([0, 1]))
+    assert (machine.tier.state, machine.store.blocks) == ("loading", {})
+    machine.task = machine.loop.create_task(machine.tier.run())
+    machine.run(machine.settle())
+    assert len(machine.store.blocks) == 2
+    machine.teardown()

@@ -56,11 +56,12 @@ class Reports:
         return reports
 
     async def until_ssd_has(self, num_blocks: int) -> NodeReport:
-        await until(
-            lambda: self.last is not None and self.last.ssd_blocks == num_blocks,
-            timeout_s=10,
-            what=f"{num_blocks} blocks on the SSD, the last report is {self.last}",
-        )
+        try:
+            await until(
+                lambda: self.last is not None and self.last.ssd_blocks == num_blocks, timeout_s=10
+            )
+        except AssertionError:
+            raise AssertionError(f"not {num_blocks} blocks on the SSD: {self.last}") from None
         assert self.last is not None
         return self.last
 
