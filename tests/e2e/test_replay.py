@@ -11,17 +11,20 @@ import pytest
 
 from shared.simulator.hardware import load_hardware
 from tests.support.cluster import HostedCluster
+from tests.support.processes import nats_variables
 
 pytestmark = pytest.mark.e2e
 
 
 def command(cluster: HostedCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    own = nats_variables(cluster.cluster.nats_access)
     return subprocess.run(
         [sys.executable, "-P", "-m", "scripts.cli.main", *arguments, "--json"],
         capture_output=True,
         text=True,
         env={
             **os.environ,
+            **{f"MOONPOOL_{name.upper()}": value for name, value in own.items()},
             "MOONPOOL_URL": cluster.base_url,
             "MOONPOOL_NATS_URL": cluster.nats_url,
             "MOONPOOL_ADMIN_KEY": cluster.admin_key,
