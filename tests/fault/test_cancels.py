@@ -39,9 +39,11 @@ def counts(cluster: HostedCluster) -> dict[str, tuple[int, int]]:
 def num_redis_keys(cluster: HostedCluster) -> int:
     """Without the segments of the index: those are compared to the pools."""
     with redis.Redis.from_url(cluster.redis_url) as client:
-        return sum(1 for key in client.scan_iter(count=1_000) if not key.startswith(b"mp:{")) + sum(
-            1 for key in client.scan_iter("mp:{nodes}*", count=1_000)
-        )
+        keys = list(client.scan_iter(count=1_000))
+    of_segments = (b"mp:{", b"mn:{")
+    return sum(
+        1 for key in keys if key.startswith(b"mp:{nodes}") or not key.startswith(of_segments)
+    )
 
 
 async def cancel_many(load: Load, num_cancels: int, rng: random.Random) -> Counter[str]:
