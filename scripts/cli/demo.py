@@ -16,7 +16,7 @@ import scripts.demo
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
-from scripts.cli.target import Target, find_target
+from scripts.cli.target import Target, conductor_state, find_target
 from scripts.cli.up import check_model
 from scripts.demo.client import Asker, AskError
 from scripts.demo.plan import PlanError, plan
@@ -24,8 +24,6 @@ from scripts.demo.run import Row, run
 from scripts.demo.table import bills_of, table_of
 from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.options import DEFAULT_MODEL, ClusterOptions
-from scripts.launcher.readiness import ask_conductor
-from shared.messages.conductor import StateReply
 
 FOLDER = Path(scripts.demo.__file__).parent
 TABLE_WIDTH = 100
@@ -114,7 +112,7 @@ async def _ask(target: Target, text: str, questions: Sequence[str], max_tokens: 
             "placing requests needs the cluster's admin key",
             hint="give it with --admin-key or MOONPOOL_ADMIN_KEY",
         )
-    state = await _state_of(target)
+    state = await conductor_state(target, "demo")
     if not state.models:
         raise CommandError("the cluster serves no model yet", hint="see `moonpool status`")
     async with AsyncExitStack() as stack:
@@ -142,17 +140,6 @@ async def _ask(target: Target, text: str, questions: Sequence[str], max_tokens: 
             raise CommandError(f"the demo {error}", hint="moonpool up --nodes 2") from None
         except AskError as error:
             raise CommandError(str(error), hint="see `moonpool status` and the logs") from None
-
-
-async def _state_of(target: Target) -> StateReply:
-    bus = await target.connect("demo")
-    try:
-        state = await ask_conductor(bus)
-    finally:
-        await bus.close()
-    if state is None:
-        raise CommandError("no conductor answers", hint="see `moonpool status`")
-    return state
 
 
 def _show(rows: Sequence[Row]) -> None:

@@ -13,8 +13,7 @@ from rich.progress import Progress
 
 from scripts.charts.files import check_plot, write_charts
 from scripts.cli.output import CommandError, console, print_json
-from scripts.cli.target import UP_HINT, Target, find_target, need_target
-from scripts.launcher.readiness import ask_conductor
+from scripts.cli.target import UP_HINT, Target, conductor_state, find_target, need_target
 from scripts.replay.beside import beside, load_costs, scale_of, simulate_plan
 from scripts.replay.measures import measures_of
 from scripts.replay.plan import Plan, PlanSettings, make_plan
@@ -22,7 +21,6 @@ from scripts.replay.player import Player, Run, key_headers
 from scripts.replay.show import replay_charts, replay_table
 from scripts.replay.sweep import sweep, sweep_table
 from scripts.simulate.traces import load_trace
-from shared.messages.conductor import StateReply
 from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.slo import Slo
 from shared.simulator.trace import TraceRequest
@@ -84,7 +82,7 @@ def replay(
     runs, plan = asyncio.run(_play_all(target, given, settings, policies))
     found = [measures_of(name, run, Slo(ttft_slo, tbt_slo)) for name, run in runs.items()]
     if costs is not None:
-        state = asyncio.run(_state(need_target(target)))
+        state = asyncio.run(conductor_state(need_target(target), "replay"))
         for measured, policy in zip(found, policies, strict=True):
             outcome = simulate_plan(plan, state, costs, policy)
             measured["simulated"] = beside(measured, outcome, scale_of(plan))
@@ -149,17 +147,6 @@ async def _play_all(
 
             runs[name] = await player.play(plan.requests, on_done)
     return runs, plan
-
-
-async def _state(target: Target) -> StateReply:
-    bus = await target.connect("replay")
-    try:
-        state = await ask_conductor(bus)
-    finally:
-        await bus.close()
-    if state is None:
-        raise CommandError("no conductor answers", hint="see `moonpool status`")
-    return state
 
 
 async def _model(target: Target) -> tuple[str, int]:

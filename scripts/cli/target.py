@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from scripts.cli.output import CommandError
 from scripts.launcher import state_file
+from scripts.launcher.readiness import ask_conductor
+from shared.messages.conductor import StateReply
 from shared.runtime.bus import Bus, redacted
 from shared.runtime.errors import ServiceError
 from shared.runtime.nats_access import NatsAccess
@@ -38,6 +40,18 @@ class Target:
             ) from None
         except ServiceError as error:
             raise CommandError(error.message) from None
+
+
+async def conductor_state(target: Target, name: str) -> StateReply:
+    """What a conductor of it sees; CommandError when none answers."""
+    bus = await target.connect(name)
+    try:
+        state = await ask_conductor(bus)
+    finally:
+        await bus.close()
+    if state is None:
+        raise CommandError("no conductor answers", hint="see `moonpool status`")
+    return state
 
 
 def find_target(

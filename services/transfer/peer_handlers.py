@@ -1,8 +1,8 @@
 """What other nodes and the index ask of this node over NATS: thin, message to pool to reply."""
 
-import asyncio
 import secrets
 
+from services.transfer.expiry_timer import ExpiryTimer
 from services.transfer.node import Node
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import rdma_descriptor, tcp_descriptor
@@ -11,7 +11,7 @@ from services.transfer.tiers import Tiers
 from shared.kv.block_keys import split
 from shared.kv.block_pool import HeldBlock
 from shared.kv.ids import BlockKey
-from shared.kv.lease import LeaseTable
+from shared.kv.lease import Lease, LeaseTable
 from shared.messages import subjects
 from shared.messages.common import Empty, ErrorCode, Ok
 from shared.messages.index import InventoryReply, InventoryRequest
@@ -31,7 +31,7 @@ class PeerHandlers:
         self._node = node
         self._publisher = publisher
         self._leases = LeaseTable()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = ExpiryTimer(self._leases, self._end)
         self.tiers: Tiers | None = None
         """Of the formatted node."""
 
@@ -118,7 +118,7 @@ class PeerHandlers:
         held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request)
         if held:
             self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
-            self._set_timer()
+            self._timer.set()
         return LeaseReply(
             lease_id=lease_id,
             slots=[block.slot for block in held],
@@ -177,8 +177,7 @@ class PeerHandlers:
         finally:
             lease = self._leases.release(request.lease_id)
             if lease is not None:
-                formatted.pool.blocks.release(lease.holder, lease.lease_id)
-                formatted.pool.on_change()
+                self._end(lease)
         return Ok()
 
     async def inventory(self, request: InventoryRequest) -> InventoryReply:
@@ -188,21 +187,10 @@ class PeerHandlers:
         return await self._publisher.inventory(formatted.pool, request.cursor)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
-    def _set_timer(self) -> None:
-        self.stop()
-        deadline_s = self._leases.next_deadline_s()
-        if deadline_s is not None:
-            delay_s = max(deadline_s - monotonic_s(), 0.0)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
-
-    def _expire(self) -> None:
+    def _end(self, lease: Lease) -> None:
         formatted = self._node.formatted
-        for lease in self._leases.expire(monotonic_s()):
-            if formatted is not None:
-                formatted.pool.blocks.release(lease.holder, lease.lease_id)
-                formatted.pool.on_change()  # more can go
-        self._set_timer()
+        if formatted is not None:
+            formatted.pool.blocks.release(lease.holder, lease.lease_id)
+            formatted.pool.on_change()  # more can go

@@ -1,8 +1,8 @@
 """Blocks that an operator wants to stay: held in DRAM until their time is over, within a budget."""
 
-import asyncio
 import secrets
 
+from services.transfer.expiry_timer import ExpiryTimer
 from services.transfer.node_pool import NodePool
 from services.transfer.promoter import Promoter
 from shared.kv.block_keys import split
@@ -25,7 +25,7 @@ class Pins:
         self._promoter = promoter
         self.max_blocks = int(pool.blocks.counts.total * max_share)
         self._pins = LeaseTable()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = ExpiryTimer(self._pins, lambda pin: self._end(pin.lease_id))
 
     @property
     def num_blocks(self) -> int:
@@ -48,7 +48,7 @@ class Pins:
         num_blocks = await self._hold(pin_id, keys) if request.ttl_ms else 0
         if num_blocks:
             self._pins.grant(pin_id, OWNER, monotonic_s(), request.ttl_ms / 1000)
-            self._set_timer()
+            self._timer.set()
         return self._reply(pin_id, num_blocks)
 
     async def _hold(self, pin_id: str, keys: list[BlockKey]) -> int:
@@ -82,7 +82,7 @@ class Pins:
         num_blocks = self._pool.blocks.num_held(OWNER, request.pin_id)
         if request.ttl_ms:
             self._pins.grant(request.pin_id, OWNER, monotonic_s(), request.ttl_ms / 1000)
-            self._set_timer()
+            self._timer.set()
         else:
             self._end(request.pin_id)
             num_blocks = 0
@@ -97,21 +97,7 @@ class Pins:
         )
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _set_timer(self) -> None:
-        self.stop()
-        deadline_s = self._pins.next_deadline_s()
-        if deadline_s is not None:
-            delay_s = max(deadline_s - monotonic_s(), 0.0)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
-
-    def _expire(self) -> None:
-        for pin in self._pins.expire(monotonic_s()):
-            self._end(pin.lease_id)
-        self._set_timer()
+        self._timer.stop()
 
     def _end(self, pin_id: str) -> None:
         self._pool.blocks.release(OWNER, pin_id)

@@ -7,13 +7,15 @@ from scripts.index.asking import IndexAsker
 from scripts.index.verify import NodeComparison, verify
 from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
+from services.cache_index.pending import PendingChanges
 from services.cache_index.redis_connection import StoreAway
 from services.cache_index.redis_store import RedisStore
+from services.cache_index.segments import SegmentChange
 from services.cache_index.service import CacheIndexService
 from services.cache_index.settings import CacheIndexSettings
 from shared.messages import subjects
 from shared.messages.common import Empty
-from shared.messages.index import IndexStats, MatchReply, MatchRequest
+from shared.messages.index import IndexStats, MatchReply, MatchRequest, ResidencyEvent
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
@@ -27,6 +29,12 @@ ROOT = b"r" * 16
 
 def new_chain(num_blocks: int) -> bytes:
     return secrets.token_bytes(16 * num_blocks)
+
+
+def changes_of(event: ResidencyEvent) -> list[SegmentChange]:
+    pending = PendingChanges()
+    pending.add(event)
+    return pending.take(1_000)
 
 
 class Index:

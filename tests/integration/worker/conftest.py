@@ -11,14 +11,9 @@ from shared.engine.loaded_model import LoadedModel
 from shared.worker.pool_session import PoolSession, geometry_of
 from shared.worker.settings import WorkerSettings
 from tests.support.fake_pool import FakeNode
+from tests.support.reference_answers import BFLOAT16, FLOAT32, ModelFormat, reference_model
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
-from tests.support.worker_bench import (
-    BFLOAT16,
-    FLOAT32,
-    ModelFormat,
-    reference_model,
-    worker_bench,
-)
+from tests.support.worker_bench import worker_bench
 
 SMALL_BLOCKS = ModelFormat(block_tokens=64)
 

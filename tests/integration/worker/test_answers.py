@@ -7,8 +7,8 @@ from shared.messages import subjects
 from shared.messages.common import FetchSource, Sampling
 from shared.messages.index import Expected
 from tests.support.deadline import until
+from tests.support.reference_answers import prompt, reference_answer
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
-from tests.support.worker_bench import prompt, reference_answer
 
 pytestmark = pytest.mark.integration
 GREEDY = Sampling(max_tokens=8, ignore_eos=True)

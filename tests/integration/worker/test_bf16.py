@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shared.messages.common import FetchSource, Sampling
+from tests.support.reference_answers import BFLOAT16, Tokens, prompt, reference_answer
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import BFLOAT16, Tokens, prompt, reference_answer
 
 pytestmark = pytest.mark.integration
 SAMPLED = Sampling(max_tokens=12, temperature=0.9, seed=4, ignore_eos=True)

@@ -12,8 +12,9 @@ from shared.engine.prefill import PrefillEngine
 from shared.messages.common import ErrorCode, FetchSource, Sampling
 from shared.runtime.errors import ServiceError
 from tests.support.deadline import until
+from tests.support.reference_answers import prompt, reference_answer
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import Answer, prompt, reference_answer
+from tests.support.worker_bench import Answer
 
 pytestmark = pytest.mark.integration
 LONG = Sampling(max_tokens=1000, ignore_eos=True)

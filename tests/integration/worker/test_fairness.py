@@ -9,8 +9,9 @@ from shared.engine.prefill import PrefillEngine
 from shared.messages.common import Sampling
 from shared.worker.prefill_loop import PrefillLoop
 from shared.worker.prefill_queue import PrefillQueue
+from tests.support.reference_answers import prompt, reference_answer
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import Answer, Worker, prompt, reference_answer
+from tests.support.worker_bench import Answer, Worker
 
 pytestmark = pytest.mark.integration
 SHORT = Sampling(max_tokens=4, ignore_eos=True)

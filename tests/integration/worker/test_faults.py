@@ -9,8 +9,8 @@ from shared.engine.prefill import PrefillEngine
 from shared.kv.ids import BlockKey
 from shared.messages.common import ErrorCode, Sampling
 from tests.support.deadline import until
+from tests.support.reference_answers import chain_of, prompt, reference_answer
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
-from tests.support.worker_bench import chain_of, prompt, reference_answer
 
 pytestmark = pytest.mark.integration
 SHORT = Sampling(max_tokens=4, ignore_eos=True)

@@ -14,8 +14,9 @@ from shared.worker.decode_cache import DecodeCache, Prepared
 from shared.worker.decode_job import DecodeJob
 from shared.worker.decode_loop import DecodeLoop
 from tests.support.deadline import until
+from tests.support.reference_answers import prompt, reference_answer
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import Answer, Worker, prompt, reference_answer
+from tests.support.worker_bench import Answer, Worker
 
 pytestmark = pytest.mark.integration
 LONG = Sampling(max_tokens=400, ignore_eos=True)

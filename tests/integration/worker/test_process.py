@@ -18,8 +18,9 @@ from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.tasks import Tasks
 from tests.support.deadline import until
 from tests.support.processes import ServiceProcess
+from tests.support.reference_answers import MODEL
 from tests.support.servers import TestServer
-from tests.support.worker_bench import LOG, MODEL
+from tests.support.worker_bench import LOG
 
 pytestmark = pytest.mark.integration
 

@@ -17,14 +17,8 @@ from shared.messages.decode import KvBlock, KvReady
 from shared.messages.reports import InstanceReport, NodeReport
 from tests.support.deadline import until
 from tests.support.processes import ServiceProcess
-from tests.support.worker_bench import (
-    MODEL,
-    Worker,
-    WorkerBench,
-    prompt,
-    reference_answer,
-    worker_bench,
-)
+from tests.support.reference_answers import MODEL, prompt, reference_answer
+from tests.support.worker_bench import Worker, WorkerBench, worker_bench
 
 pytestmark = pytest.mark.integration
 SHORT = Sampling(max_tokens=8, ignore_eos=True)

@@ -10,8 +10,8 @@ from shared.messages.reports import InstanceReport
 from shared.messages.worker import SetRole
 from shared.runtime.errors import NoResponder, ServiceError
 from tests.support.deadline import until
+from tests.support.reference_answers import prompt, reference_answer
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import prompt, reference_answer
 
 pytestmark = pytest.mark.integration
 GREEDY = Sampling(max_tokens=8, ignore_eos=True)

@@ -10,8 +10,8 @@ from shared.engine.loaded_model import LoadedModel
 from shared.messages.common import ErrorCode, Sampling
 from shared.runtime.clock import monotonic_s
 from tests.integration.worker.conftest import two_nodes
+from tests.support.reference_answers import prompt, reference_answer
 from tests.support.two_nodes import TwoNodes
-from tests.support.worker_bench import prompt, reference_answer
 
 pytestmark = pytest.mark.integration
 SHORT = Sampling(max_tokens=6, ignore_eos=True)
