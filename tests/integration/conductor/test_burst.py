@@ -128,6 +128,6 @@ async def test_a_thousand_siblings_at_once_spread_over_eight_instances(
         counts = [one.num_accepted for one in instances]
         assert sum(counts) >= NUM_REQUESTS
         assert max(counts) <= LIMIT
-        # At most 1.25 where the machine is idle; what conductors tell each other comes later on one
-        # that is not. Alone, four of them reach 1.42.
+        # At most 1.25 where the machine is idle; on a busy one, what conductors tell each other
+        # comes later. Four that told each other nothing reached 1.42.
         assert max(counts) <= 1.4 * NUM_REQUESTS / NUM_INSTANCES, (role, counts)
