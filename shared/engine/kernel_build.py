@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Set
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +29,7 @@ _FLAGS = (
 log = logging.getLogger("moonpool.engine")
 
 
-def best_isa(flags: Set[str], *, is_bfloat16: bool) -> KernelIsa | None:
+def best_isa(flags: frozenset[str], *, is_bfloat16: bool) -> KernelIsa | None:
     """What this CPU runs fastest; None where it has none of them."""
     needed = (*_NEEDED["avx512"], _BF16) if is_bfloat16 else _NEEDED["avx512"]
     if flags.issuperset(needed):

@@ -111,8 +111,8 @@ AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 def test_the_fastest_instructions_of_the_cpu_are_taken(
     flags: set[str], in_float32: str | None, in_bfloat16: str | None
 ) -> None:
-    assert kernel_build.best_isa(flags, is_bfloat16=False) == in_float32
-    assert kernel_build.best_isa(flags, is_bfloat16=True) == in_bfloat16
+    assert kernel_build.best_isa(frozenset(flags), is_bfloat16=False) == in_float32
+    assert kernel_build.best_isa(frozenset(flags), is_bfloat16=True) == in_bfloat16
 
 
 @pytest.mark.parametrize("window", [None, 50])
