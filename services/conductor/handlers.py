@@ -8,6 +8,7 @@ from services.conductor import convert
 from services.conductor.driver import Driver
 from services.conductor.heard import Heard, models_of
 from services.conductor.journal_file import JournalFile
+from services.conductor.readings import Decisions
 from services.conductor.replicas import Replicas
 from services.conductor.replicating import Replicating
 from shared.kv.ids import KEY_BYTES
@@ -39,6 +40,7 @@ TURN_TIMEOUT_S = 0.8
 MAX_PLACING = 16
 """Placements under way; more wait in order. All at once they would wait for one another's CPU until
 each of them was out of time, and none would see what the others brought."""
+TOO_BUSY = "conductor_busy"
 
 
 class Handlers:
@@ -61,6 +63,7 @@ class Handlers:
         self.driver: Driver | None = None
         self.replicating: Replicating | None = None
         self.journal: JournalFile | None = None
+        self.decisions = Decisions()
 
     # --- plain subscriptions -------------------------------------------------------------------
     def on_instance(self, report: InstanceReport) -> None:
@@ -92,6 +95,7 @@ class Handlers:
             async with asyncio.timeout(min(TURN_TIMEOUT_S, message.remaining_ms / 1e3)):
                 await self._turns.acquire()
         except TimeoutError:
+            self.decisions.refused(TOO_BUSY)
             raise ServiceError(
                 ErrorCode.OVERLOADED,
                 "this conductor has more to place than it can; try again",
@@ -103,11 +107,20 @@ class Handlers:
             left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
             message = message.model_copy(update=left)
             found = await self._match(message)
-            return await self.driver.place(
+            reply = await self.driver.place(
                 convert.request_of(message, found), convert.matches_of(found)
             )
         finally:
             self._turns.release()
+        self._count(reply, came_s)
+        return reply
+
+    def _count(self, reply: PlaceReply, came_s: float) -> None:
+        if reply.placement is not None:
+            self.decisions.placed(reply.placement.policy)
+        elif reply.refusal is not None:
+            self.decisions.refused(str(reply.refusal.code))
+        self.decisions.took(self._clock() - came_s)
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
         found = await self._match(message)
@@ -141,6 +154,7 @@ class Handlers:
                 timeout_s=MATCH_TIMEOUT_S,
             )
         except ServiceError:
+            self.decisions.matches_missed_total += 1
             return MatchReply()
 
     def _models(self) -> list[Any]:
@@ -150,6 +164,9 @@ class Handlers:
         return ModelsReply(models=self._models())
 
     async def state(self, _: Empty) -> StateReply:
+        return self.state_now()
+
+    def state_now(self) -> StateReply:
         now_s, journal, replicating = self._clock(), self.journal, self.replicating
         return StateReply(
             conductor=self._id,

@@ -8,6 +8,7 @@ from services.gateway.errors import ApiError
 from services.gateway.job import Job
 from services.gateway.life_events import Fail, GiveTokens, StopMatched
 from services.gateway.request_driver import Output, RequestDriver
+from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_record import RequestRecord
 from services.gateway.text_stream import TextStream
 from services.gateway.trace_context import trace_id
@@ -42,6 +43,7 @@ class Answer:
         record: RequestRecord,
         text: TextStream,
         bills: Bills,
+        metrics: RequestMetrics,
         tasks: Tasks,
     ) -> None:
         self.job = job
@@ -51,6 +53,7 @@ class Answer:
         self._driver = driver
         self._text = text
         self._bills = bills
+        self._metrics = metrics
         self._tasks = tasks
         self._end = ""
 
@@ -76,6 +79,7 @@ class Answer:
     def close(self) -> None:
         """The client has all it will take; what still runs is cancelled."""
         self._driver.abandon(ErrorCode.CANCELLED, "the client has gone")
+        self._metrics.ended(self.job, self.record, self._end, self.bill)
         LOG.info(
             "request %s trace %s: %s, %d prompt tokens, %d cached, %d answered, ttft %.3f s",
             self.job.request_id,

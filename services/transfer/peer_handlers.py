@@ -32,8 +32,18 @@ class PeerHandlers:
         self._publisher = publisher
         self._leases = LeaseTable()
         self._timer = ExpiryTimer(self._leases, self._end)
+        self.granted_total = 0
         self.tiers: Tiers | None = None
         """Of the formatted node."""
+
+    @property
+    def num_leases(self) -> int:
+        return len(self._leases)
+
+    @property
+    def expired_total(self) -> int:
+        """Leases that their holder did not release in time."""
+        return self._timer.expired_total
 
     def endpoints(
         self,
@@ -117,6 +127,7 @@ class PeerHandlers:
         cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
         held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request)
         if held:
+            self.granted_total += 1
             self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
             self._timer.set()
         return LeaseReply(

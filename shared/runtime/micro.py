@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,8 @@ from shared.runtime.bus import Bus, ErrorBody
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
+from shared.telemetry import metrics
+from shared.telemetry.metric import Reading
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -115,6 +117,13 @@ class MicroService:
         stats.processing_time = int(work.seconds * 1e9)
         stats.average_processing_time = stats.processing_time // max(work.num_ended, 1)
         return {"running": stats.num_requests - work.num_ended}
+
+    def readings(self, service: str) -> Iterator[Reading]:
+        """The same numbers as metrics."""
+        for (endpoint, _), work in self._work.items():
+            yield metrics.ENDPOINT_REQUESTS.of(work.num_ended, service, endpoint)
+            yield metrics.ENDPOINT_ERRORS.of(work.num_errors, service, endpoint)
+            yield metrics.ENDPOINT_SECONDS.of(work.seconds, service, endpoint)
 
     async def stop(self) -> None:
         """No more requests are taken; running handlers go on."""

@@ -46,6 +46,10 @@ class CommonSettings(BaseSettings):
     log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
     drain_timeout_s: float = Field(default=10.0, ge=0.0)
     cache_dir: Path = Path.home() / ".cache" / "moonpool"
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="serve Prometheus here; 0: a free port"
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="address of metrics_port")
     health_file: Path | None = Field(
         default=None, description="where the process writes its id for the health check"
     )

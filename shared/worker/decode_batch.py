@@ -112,6 +112,8 @@ class DecodeBatch:
         self._context_limit = context_tokens
         self._sequences: dict[str, Sequence] = {}
         self._joined = asyncio.Event()
+        self.steps_total = self.tokens_total = 0
+        self.compute_s_total = 0.0
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -177,6 +179,7 @@ class DecodeBatch:
         return [self._sequences[each] for each in prepared.ready if each in self._sequences]
 
     async def _step(self, sequences: list[Sequence]) -> None:
+        start_s = monotonic_s()
         try:
             chosen = await self._compute.run(lambda: self._compute_step(sequences))
         except Exception as error:  # a step is all or nothing: every request in it is told
@@ -184,6 +187,9 @@ class DecodeBatch:
             self._fail_all(sequences, error)
             return
         now_s = monotonic_s()
+        self.steps_total += 1
+        self.tokens_total += sum(sampled is not None for sampled in chosen)
+        self.compute_s_total += now_s - start_s
         for sequence, sampled in zip(sequences, chosen, strict=True):
             if self._sequences.get(sequence.handle) is not sequence:
                 continue

@@ -80,6 +80,9 @@ class DecodeLoop:
             preempted=self._work.cache.num_outside,
             saved_tokens=self._work.cache.saved_tokens,
             preemptions_total=self._work.cache.preemptions_total,
+            computed_tokens_total=self._work.batch.tokens_total,
+            compute_s_total=self._work.batch.compute_s_total,
+            steps_total=self._work.batch.steps_total,
         )
 
     # --- messages ---------------------------------------------------------------------------

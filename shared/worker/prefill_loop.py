@@ -98,6 +98,8 @@ class PrefillLoop:
             discipline=self._queue.discipline,
             work_by_size_s=profile.work_s,
             prompts_by_size=profile.prompts,
+            computed_tokens_total=self._queue.computed_tokens_total,
+            compute_s_total=self._queue.compute_s_total,
         )
 
     # --- messages ---------------------------------------------------------------------------
