@@ -32,6 +32,7 @@ from shared.runtime.micro import Endpoint
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.vocabulary import Refusal, Role
+from shared.telemetry import about, tracing
 
 MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
@@ -89,6 +90,12 @@ class Handlers:
 
     # --- questions -----------------------------------------------------------------------------
     async def place(self, message: PlaceRequest) -> PlaceReply:
+        with tracing.span("place", "server", {"attempt": message.ref.attempt}) as span:
+            reply = await self._place(message)
+            span.set(convert.told_of(reply))
+        return reply
+
+    async def _place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
         came_s = self._clock()
         try:
@@ -108,7 +115,9 @@ class Handlers:
             message = message.model_copy(update=left)
             found = await self._match(message)
             reply = await self.driver.place(
-                convert.request_of(message, found), convert.matches_of(found)
+                convert.request_of(message, found),
+                convert.matches_of(found),
+                message.traceparent,
             )
         finally:
             self._turns.release()
@@ -149,7 +158,12 @@ class Handlers:
         try:
             return await self._bus.request(
                 subjects.INDEX_MATCH,
-                MatchRequest(root=root, chain=message.chain),
+                MatchRequest(
+                    root=root,
+                    chain=message.chain,
+                    request_id=message.ref.request_id,
+                    traceparent=about.current().traceparent,
+                ),
                 MatchReply,
                 timeout_s=MATCH_TIMEOUT_S,
             )

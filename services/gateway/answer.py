@@ -17,6 +17,7 @@ from shared.messages.common import ErrorCode
 from shared.messages.tokens import FinishReason, TokenLogprobs
 from shared.runtime.clock import monotonic_s
 from shared.runtime.tasks import Tasks
+from shared.telemetry.about import About
 
 LOG = logging.getLogger("moonpool.gateway")
 
@@ -76,6 +77,11 @@ class Answer:
         self._make_bill()
         return Piece(rest, (), reason)
 
+    @property
+    def end(self) -> str:
+        """Finish reason or error code; empty while neither is there."""
+        return self._end
+
     def close(self) -> None:
         """The client has all it will take; what still runs is cancelled."""
         self._driver.abandon(ErrorCode.CANCELLED, "the client has gone")
@@ -89,6 +95,7 @@ class Answer:
             self.record.cached_tokens,
             self.num_tokens,
             self.record.ttft_s,
+            extra=About(self.job.request_id, self.job.traceparent).extra,
         )
 
     def _piece(self, given: GiveTokens) -> Piece:

@@ -25,6 +25,7 @@ from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.process_readings import ProcessReadings
 from shared.runtime.settings import CommonSettings, load_settings
 from shared.runtime.tasks import Tasks
+from shared.telemetry import logs, otlp
 from shared.telemetry.meters import Meters
 
 S = TypeVar("S", bound=CommonSettings)
@@ -126,12 +127,10 @@ class Service(Protocol[S]):
 def run_service(name: str, settings_type: type[S], build: Callable[[S], Service[S]]) -> NoReturn:
     """The whole main of a service; exits 0 after a drain, 1 after a crash, 2 on bad settings."""
     settings = load_settings(name, settings_type)
-    logging.basicConfig(
-        level=settings.log_level,
-        format="%(asctime)s %(levelname).1s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    labels = {"service": name, "id": settings.instance_id}
+    logs.set_up(settings.log_level, settings.log_format, labels)
     log = logging.getLogger(f"moonpool.{name}")
+    end_traces = otlp.start(name, settings.instance_id)
     code = 0
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -143,6 +142,7 @@ def run_service(name: str, settings_type: type[S], build: Callable[[S], Service[
         else:
             log.exception("%s ends with an error", settings.instance_id)
         code = 1
+    end_traces()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

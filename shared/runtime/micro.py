@@ -17,7 +17,7 @@ from shared.runtime.bus import Bus, ErrorBody
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
-from shared.telemetry import metrics
+from shared.telemetry import about, metrics
 from shared.telemetry.metric import Reading
 
 Q = TypeVar("Q", bound=Message)
@@ -162,6 +162,7 @@ class _Runner(Generic[Q, R]):
         start_s = monotonic_s()
         try:
             question = decode(request.data, self._endpoint.request_type)
+            _work_for_request_of(question)
             answer = await self._endpoint.handler(question)
             if request._msg.reply:
                 await request.respond(encode(answer, as_json=_wants_json(request)))
@@ -182,6 +183,15 @@ class _Runner(Generic[Q, R]):
     async def _refuse(self, request: Request, error: ServiceError) -> None:
         self._work.failed(error)
         await _respond_error(request, error)
+
+
+def _work_for_request_of(question: Message) -> None:
+    """Logs and spans of this task are those of the request that the question names, if any."""
+    named = getattr(question, "ref", question)
+    request_id = getattr(named, "request_id", "")
+    traceparent = getattr(question, "traceparent", "")
+    if request_id or traceparent:
+        about.work_for(request_id, traceparent)
 
 
 def _wants_json(request: Request) -> bool:

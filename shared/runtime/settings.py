@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.runtime.nats_access import NatsAccess
 from shared.runtime.tls import TlsFiles
+from shared.telemetry.logs import LogFormat
 
 PREFIX = "MOONPOOL_"
 HIDDEN = frozenset(
@@ -44,6 +45,7 @@ class CommonSettings(BaseSettings):
         default="", pattern=r"^[A-Za-z0-9_-]*$", description="stable name of this process"
     )
     log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: LogFormat = Field(default="text", description="json: one object a line")
     drain_timeout_s: float = Field(default=10.0, ge=0.0)
     cache_dir: Path = Path.home() / ".cache" / "moonpool"
     metrics_port: int | None = Field(

@@ -15,6 +15,7 @@ from shared.messages.common import ErrorCode, Sampling
 from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry import about
 from shared.worker.compute import ComputeThread
 from shared.worker.decode_cache import DecodeCache
 from shared.worker.sampling import finish_reason, params_of, wire_logprobs
@@ -54,6 +55,8 @@ class Sequence:
         """The last token, which goes out with the last chunk."""
         self.token_times_s: list[float] = []
         """When each token of ours was sampled; the first is the time of joining."""
+        self.about = about.current()
+        """The request of whoever made it."""
         self.num_preemptions = 0
         self.preempted_s = 0.0
         self._put_out_s = 0.0
@@ -164,7 +167,10 @@ class DecodeBatch:
             return []
         for handle in prepared.put_out:
             log.info(
-                "%s: put out of the device cache at %d tokens", handle, sequences[handle].position
+                "%s: put out of the device cache at %d tokens",
+                handle,
+                sequences[handle].position,
+                extra=sequences[handle].about.extra,
             )
             self.leave(handle)
             sequences[handle].put_out(monotonic_s())

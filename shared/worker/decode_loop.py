@@ -8,6 +8,7 @@ from shared.messages.common import Ok
 from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
 from shared.messages.prefill import Cancel, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
+from shared.telemetry import about
 from shared.worker.attempts import Attempts
 from shared.worker.checks import TOKEN_BYTES, bad, check_decode_run, check_reserve, check_tokens
 from shared.worker.decode_job import DecodeJob
@@ -66,7 +67,8 @@ class DecodeLoop:
     def expire(self, now_s: float) -> None:
         """Ends reservations whose run did not come in time, and hints of nobody."""
         for promise in self._promises.expire(now_s):
-            log.info("%s: its run did not come in time", promise.handle)
+            extra = promise.about.extra  # found while another request is served
+            log.info("%s: its run did not come in time", promise.handle, extra=extra)
         self._early.expire(now_s)
 
     def load(self) -> Load:
@@ -123,6 +125,7 @@ class DecodeLoop:
                 num_tokens=num_tokens,
                 num_blocks=num_blocks,
                 expires_s=now_s + message.ttl_ms / 1000,
+                about=about.current(),
             )
         )
         self._parts.poke()
