@@ -97,6 +97,7 @@ class _Connection:
         about.work_for(call.request_id, call.traceparent)
         try:
             answer = Answer(id=call.id, body=encode(await self._session.call(call)))
+            log.debug("%s answered", call.operation)
         except ServiceError as error:
             answer = Answer(id=call.id, error=error.info)
         except MessageError as error:

@@ -164,6 +164,7 @@ class _Runner(Generic[Q, R]):
             question = decode(request.data, self._endpoint.request_type)
             _work_for_request_of(question)
             answer = await self._endpoint.handler(question)
+            self._log.debug("%s answered", self._endpoint.name)
             if request._msg.reply:
                 await request.respond(encode(answer, as_json=_wants_json(request)))
         except MessageError as error:
@@ -182,6 +183,7 @@ class _Runner(Generic[Q, R]):
 
     async def _refuse(self, request: Request, error: ServiceError) -> None:
         self._work.failed(error)
+        self._log.debug("%s refused: %s", self._endpoint.name, error.message)
         await _respond_error(request, error)
 
 
