@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind as OtelKind
 from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from shared.telemetry.tracing import Span, SpanKind, Value
+from shared.telemetry.tracing import Attributes, Span, SpanKind, Value
 
 _KINDS: dict[SpanKind, OtelKind] = {"server": OtelKind.SERVER, "internal": OtelKind.INTERNAL}
 NAMESPACE = "moonpool"
@@ -26,7 +26,7 @@ class _Span:
             f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
         )
 
-    def set(self, attributes: dict[str, Value]) -> None:
+    def set(self, attributes: Attributes) -> None:
         self._inner.set_attributes(_named(attributes))
 
     def end(self, error: str = "", at_s: float | None = None) -> None:
@@ -55,7 +55,7 @@ class OtelSpans:
         name: str,
         parent: str,
         kind: SpanKind,
-        attributes: dict[str, Value],
+        attributes: Attributes,
         at_s: float | None = None,
     ) -> Span:
         context = _PROPAGATOR.extract({"traceparent": parent} if parent else {})
@@ -73,7 +73,7 @@ class OtelSpans:
         self._provider.shutdown()
 
 
-def _named(attributes: dict[str, Value]) -> dict[str, Value]:
+def _named(attributes: Attributes) -> dict[str, Value]:
     return {
         name if "." in name else f"{NAMESPACE}.{name}": value for name, value in attributes.items()
     }

@@ -1,13 +1,14 @@
 """Spans of a request, when somebody collects them; nothing, and at no cost, when nobody does."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
 from shared.telemetry import about
 
 Value = str | int | float | bool
+Attributes = Mapping[str, Value]
 SpanKind = Literal["server", "internal"]
 REQUEST_ID = "request_id"
 
@@ -22,7 +23,7 @@ class Span(Protocol):
     def traceparent(self) -> str:
         """Names it as the parent of others (W3C)."""
 
-    def set(self, attributes: dict[str, Value]) -> None: ...
+    def set(self, attributes: Attributes) -> None: ...
 
     def end(self, error: str = "", at_s: float | None = None) -> None:
         """`error`: why it failed. `at_s`: on the monotonic clock; now when not given."""
@@ -34,7 +35,7 @@ class NoSpan:
     def __init__(self, traceparent: str = "") -> None:
         self.traceparent = traceparent
 
-    def set(self, attributes: dict[str, Value]) -> None:
+    def set(self, attributes: Attributes) -> None:
         del attributes
 
     def end(self, error: str = "", at_s: float | None = None) -> None:
@@ -47,7 +48,7 @@ class SpanMaker(Protocol):
         name: str,
         parent: str,
         kind: SpanKind,
-        attributes: dict[str, Value],
+        attributes: Attributes,
         at_s: float | None = None,
     ) -> Span:
         """`parent`: a traceparent, or empty for a new trace."""
@@ -77,7 +78,7 @@ def begin(name: str, parent: str) -> Span | None:
 
 @contextmanager
 def span(
-    name: str, kind: SpanKind = "internal", attributes: dict[str, Value] | None = None
+    name: str, kind: SpanKind = "internal", attributes: Attributes | None = None
 ) -> Iterator[Span]:
     """A piece of work of the request this task works for; what it starts is below it.
 
@@ -104,7 +105,7 @@ def span(
         made.end(error)
 
 
-def past(name: str, from_s: float, to_s: float, attributes: dict[str, Value]) -> None:
+def past(name: str, from_s: float, to_s: float, attributes: Attributes) -> None:
     """A piece of work that is over, by the monotonic clock."""
     outer = about.current()
     if _maker is None or not outer.traceparent:

@@ -9,7 +9,7 @@ import pytest
 
 from shared.telemetry import about, otlp, tracing
 from shared.telemetry.logs import JsonFormatter, SparseExporter, stamp
-from shared.telemetry.tracing import NO_SPAN, Span, SpanKind, Value
+from shared.telemetry.tracing import NO_SPAN, Attributes, Span, SpanKind, Value
 
 PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
@@ -23,8 +23,8 @@ class Made:
         self.attributes: dict[str, Value] = {}
         self.ends: list[tuple[str, float | None]] = []
 
-    def set(self, attributes: dict[str, Value]) -> None:
-        self.attributes |= attributes
+    def set(self, attributes: Attributes) -> None:
+        self.attributes |= dict(attributes)
 
     def end(self, error: str = "", at_s: float | None = None) -> None:
         self.ends.append((error, at_s))
@@ -39,7 +39,7 @@ class Maker:
         name: str,
         parent: str,
         kind: SpanKind,
-        attributes: dict[str, Value],
+        attributes: Attributes,
         at_s: float | None = None,
     ) -> Span:
         del kind
