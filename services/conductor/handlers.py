@@ -113,7 +113,7 @@ class Handlers:
             waited_ms = int((self._clock() - came_s) * 1e3)
             left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
             message = message.model_copy(update=left)
-            found = await self._match(message)
+            found = await self._match(message, about.current().traceparent)
             reply = await self.driver.place(
                 convert.request_of(message, found),
                 convert.matches_of(found),
@@ -132,7 +132,7 @@ class Handlers:
         self.decisions.took(self._clock() - came_s)
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
-        found = await self._match(message)
+        found = await self._match(message, "")
         outcome = self._core.explain(
             convert.request_of(message, found), convert.matches_of(found), self._clock()
         )
@@ -142,7 +142,7 @@ class Handlers:
             )
         return convert.placed_reply(outcome)
 
-    async def _match(self, message: PlaceRequest) -> MatchReply:
+    async def _match(self, message: PlaceRequest, traceparent: str) -> MatchReply:
         """What is cached where; nothing when no cache-index answers at once."""
         if len(message.chain) % KEY_BYTES:
             raise ServiceError(
@@ -162,7 +162,7 @@ class Handlers:
                     root=root,
                     chain=message.chain,
                     request_id=message.ref.request_id,
-                    traceparent=about.current().traceparent,
+                    traceparent=traceparent,
                 ),
                 MatchReply,
                 timeout_s=MATCH_TIMEOUT_S,

@@ -72,7 +72,7 @@ class SparseExporter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if not record.name.startswith(SPARSE):
             return True
-        if record.created - self._said_s < SPARSE_S:
+        if record.levelno < logging.WARNING or record.created - self._said_s < SPARSE_S:
             return False
         self._said_s = record.created
         return True

@@ -16,7 +16,7 @@ from tests.support.deadline import wait_until
 from tests.support.raw_http import ask_raw
 from tests.support.scraping import Scrape
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 GRID = 256
 PROCESSES = (
     ("gateway", "gateway-1"),

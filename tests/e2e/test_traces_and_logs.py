@@ -13,7 +13,7 @@ from tests.support.cluster import DUMMY_MODEL, HostedCluster, dummy_options
 from tests.support.deadline import wait_until
 from tests.support.otlp_receiver import OtlpReceiver, Received, otlp_receiver
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 GRID = 256
 SERVICES = ("gateway", "conductor", "cache_index", "transfer", "prefill", "decode")
 
