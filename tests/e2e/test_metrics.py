@@ -160,13 +160,17 @@ def test_a_refusal_is_counted_by_its_reason(cluster: Cluster, api: Api, http: ht
     )
 
 
-def test_gauges_show_the_state_that_reports_show(cluster: Cluster) -> None:
-    index, node = cluster.scrape("cache-index-1"), cluster.scrape("node-1")
-    assert index.value(metrics.INDEX_REDIS_UP) == 1
-    slots = {state: node.value(metrics.POOL_SLOTS, state=state) for state in ("free", "sealed")}
-    assert slots["sealed"] > 0
-    assert sum(slots.values()) == node.total(metrics.POOL_SLOTS)
-    assert node.value(metrics.ATTACHED, role="prefill") == 1
+def test_gauges_show_the_state_that_reports_show(cluster: Cluster, api: Api) -> None:
+    api.complete(prompt(902), max_tokens=2, placement=on_nodes(1, 1))
+    assert cluster.scrape("cache-index-1").value(metrics.INDEX_REDIS_UP) == 1
+    assert cluster.scrape("node-1").value(metrics.ATTACHED, role="prefill") == 1
+
+    def is_idle() -> bool:
+        node = cluster.scrape("node-1")
+        slots = [node.value(metrics.POOL_SLOTS, state=state) for state in ("free", "sealed")]
+        return slots[1] >= 3 and sum(slots) == node.total(metrics.POOL_SLOTS)
+
+    wait_until(is_idle, what="all slots are free or sealed again")
 
     def knows_all() -> bool:
         conductor = cluster.scrape("conductor-1")
