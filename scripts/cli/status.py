@@ -77,7 +77,12 @@ def _as_json(
         "ok": not problems,
         "problems": problems,
         "services": [
-            {"service": process.role, "id": process.name_of, "version": process.version}
+            {
+                "service": process.role,
+                "id": process.name_of,
+                "version": process.version,
+                "metrics": process.metrics_url or None,
+            }
             for process in processes
         ],
         "instances": [report.model_dump(mode="json") for report in shown.instances],

@@ -144,6 +144,7 @@ class _SpecMaker:
             "MOONPOOL_NATS_URL": self._around.nats_url,
             "MOONPOOL_INSTANCE_ID": name,
             "MOONPOOL_LOG_LEVEL": options.log_level,
+            "MOONPOOL_METRICS_PORT": "0",
             "MOONPOOL_DRAIN_TIMEOUT_S": str(options.drain_timeout_s),
             **self._credentials(service),
             **own,

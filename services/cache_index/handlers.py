@@ -36,6 +36,7 @@ from shared.messages.index import (
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
+from shared.telemetry import tracing
 
 
 class Handlers:
@@ -109,7 +110,9 @@ class Handlers:
             )
         now_s = self._clock()
         self.matches_total += 1
-        found = self._mirror.match(request.root, request.chain, now_s)
+        with tracing.span("match", "server") as span:
+            found = self._mirror.match(request.root, request.chain, now_s)
+            span.set({"nodes": len(found)})
         if found:
             self.hot.use(request.root, request.chain, found[0].num_blocks, now_s)
         return MatchReply(

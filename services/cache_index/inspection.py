@@ -1,12 +1,13 @@
 """Questions of people and tools: what this cache-index knows, holds and has seen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from services.cache_index import contents
 from services.cache_index.collector import Collector
 from services.cache_index.handlers import Handlers
 from services.cache_index.mirror import Mirror
+from services.cache_index.readings import readings_of
 from services.cache_index.redis_connection import StoreAway
 from services.cache_index.redis_store import RedisStore
 from services.cache_index.resync import Resyncer
@@ -29,6 +30,7 @@ from shared.messages.index import (
 )
 from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
+from shared.telemetry.metric import Reading
 
 
 class Inspection:
@@ -55,6 +57,12 @@ class Inspection:
         self.load_s = 0.0
 
     async def stats(self, _: Empty) -> IndexStats:
+        return self.stats_now()
+
+    def readings(self) -> Iterator[Reading]:
+        return readings_of(self.stats_now())
+
+    def stats_now(self) -> IndexStats:
         mirror, view = self._mirror, self._mirror.view
         nodes = mirror.blocks_by_node()
         return IndexStats(

@@ -61,6 +61,7 @@ class CacheIndexService:
             context.id, self.store, mirror, writer, resyncer, self.collector, handlers, monotonic_s
         )
         self.handlers = handlers
+        context.meters.add("cache-index", inspection.readings)
         # Events first, Redis after: what is written while we read comes as an event too.
         await context.bus.subscribe(subjects.INDEX_EVENTS_ALL, ResidencyEvent, handlers.on_event)
         await context.bus.subscribe(subjects.INDEX_NODE_SEEN, NodeSeen, handlers.on_node_seen)

@@ -152,7 +152,7 @@ def ref_of(request: PlacementRequest) -> RequestRef:
     )
 
 
-def reserve_of(effect: SendReserve) -> Reserve:
+def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
     request = effect.request
     return Reserve(
         ref=ref_of(request),
@@ -165,11 +165,26 @@ def reserve_of(effect: SendReserve) -> Reserve:
         cache="on" if request.use_cache else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
+        traceparent=traceparent,
     )
 
 
 def cancel_of(effect: SendRelease) -> Cancel:
     return Cancel(ref=ref_of(effect.request))
+
+
+def told_of(reply: PlaceReply) -> dict[str, str | int | float | bool]:
+    """What a trace says of a decision."""
+    if reply.placement is None:
+        return {} if reply.refusal is None else {"refusal": str(reply.refusal.code)}
+    placement = reply.placement
+    return {
+        "policy": placement.policy,
+        "prefill": placement.prefill.id,
+        "decode": placement.decode.id,
+        "local_blocks": placement.local_blocks,
+        "predicted_ttft_s": placement.predicted.ttft_s,
+    }
 
 
 def placed_reply(decision: PlacementDecision) -> PlaceReply:

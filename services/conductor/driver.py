@@ -30,6 +30,8 @@ from shared.scheduling.events import (
     TimerFired,
 )
 from shared.scheduling.vocabulary import NodeMatch, PlacementDecision, PlacementRequest, Role
+from shared.telemetry import about
+from shared.telemetry.about import NOTHING, About
 
 RESERVE_TIMEOUT_S = 0.4
 RELEASE_TIMEOUT_S = 1.0
@@ -55,14 +57,19 @@ class Driver:
         self._log = log
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[PlaceAsked, asyncio.Future[PlaceReply]]] = {}
+        self._about: dict[int, About] = {}
+        """Of those that wait: effects of one may be done in the task of another."""
         self.on_placed: Callable[[PlaceAsked, PlacementDecision], None] = lambda _asked, _made: None
         self.on_asked: Callable[[SendReserve], None] = lambda _effect: None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
 
-    async def place(self, request: PlacementRequest, matches: tuple[NodeMatch, ...]) -> PlaceReply:
+    async def place(
+        self, request: PlacementRequest, matches: tuple[NodeMatch, ...], traceparent: str = ""
+    ) -> PlaceReply:
         """The core's answer; it bounds the time itself."""
         place_id = next(self._ids)
+        self._about[place_id] = About(request.request_id, traceparent)
         answer: asyncio.Future[PlaceReply] = asyncio.get_running_loop().create_future()
         asked = PlaceAsked(place_id, request, matches)
         self._waiting[place_id] = (asked, answer)
@@ -71,6 +78,7 @@ class Driver:
             return await answer
         finally:
             self._waiting.pop(place_id, None)
+            self._about.pop(place_id, None)
 
     def feed(self, event: Event) -> None:
         """One step of the core and what it wants done."""
@@ -104,7 +112,8 @@ class Driver:
                 if waiting is not None:
                     self.on_placed(waiting[0], effect.decision)
             case AnswerRefused():
-                self._log.info("refused: %s", effect.refusal.message)
+                extra = self._about.get(effect.place_id, NOTHING).extra
+                self._log.info("refused: %s", effect.refusal.message, extra=extra)
                 self._answer(effect.place_id, convert.refused_reply(effect))
 
     def _answer(self, place_id: int, reply: PlaceReply) -> None:
@@ -114,9 +123,12 @@ class Driver:
 
     async def _reserve(self, effect: SendReserve) -> None:
         subject = subjects.instance(effect.role, effect.instance[0], "reserve")
+        traceparent = self._about.get(effect.place_id, NOTHING).traceparent
+        about.work_for(effect.request.request_id, traceparent)
+        reserve = convert.reserve_of(effect, traceparent)
         try:
             reply = await self._bus.request(
-                subject, convert.reserve_of(effect), ReserveReply, timeout_s=RESERVE_TIMEOUT_S
+                subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S
             )
         except BusTimeout as error:
             self._fail(effect, error, is_gone=False)

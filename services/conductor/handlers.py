@@ -8,6 +8,7 @@ from services.conductor import convert
 from services.conductor.driver import Driver
 from services.conductor.heard import Heard, models_of
 from services.conductor.journal_file import JournalFile
+from services.conductor.readings import Decisions
 from services.conductor.replicas import Replicas
 from services.conductor.replicating import Replicating
 from shared.kv.ids import KEY_BYTES
@@ -31,6 +32,7 @@ from shared.runtime.micro import Endpoint
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.vocabulary import Refusal, Role
+from shared.telemetry import about, tracing
 
 MATCH_TIMEOUT_S = 0.02
 """No answer of cache-index by then: nothing is cached."""
@@ -39,6 +41,7 @@ TURN_TIMEOUT_S = 0.8
 MAX_PLACING = 16
 """Placements under way; more wait in order. All at once they would wait for one another's CPU until
 each of them was out of time, and none would see what the others brought."""
+TOO_BUSY = "conductor_busy"
 
 
 class Handlers:
@@ -61,6 +64,7 @@ class Handlers:
         self.driver: Driver | None = None
         self.replicating: Replicating | None = None
         self.journal: JournalFile | None = None
+        self.decisions = Decisions()
 
     # --- plain subscriptions -------------------------------------------------------------------
     def on_instance(self, report: InstanceReport) -> None:
@@ -86,12 +90,19 @@ class Handlers:
 
     # --- questions -----------------------------------------------------------------------------
     async def place(self, message: PlaceRequest) -> PlaceReply:
+        with tracing.span("place", "server", {"attempt": message.ref.attempt}) as span:
+            reply = await self._place(message)
+            span.set(convert.told_of(reply))
+        return reply
+
+    async def _place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
         came_s = self._clock()
         try:
             async with asyncio.timeout(min(TURN_TIMEOUT_S, message.remaining_ms / 1e3)):
                 await self._turns.acquire()
         except TimeoutError:
+            self.decisions.refused(TOO_BUSY)
             raise ServiceError(
                 ErrorCode.OVERLOADED,
                 "this conductor has more to place than it can; try again",
@@ -102,15 +113,26 @@ class Handlers:
             waited_ms = int((self._clock() - came_s) * 1e3)
             left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
             message = message.model_copy(update=left)
-            found = await self._match(message)
-            return await self.driver.place(
-                convert.request_of(message, found), convert.matches_of(found)
+            found = await self._match(message, about.current().traceparent)
+            reply = await self.driver.place(
+                convert.request_of(message, found),
+                convert.matches_of(found),
+                message.traceparent,
             )
         finally:
             self._turns.release()
+        self._count(reply, came_s)
+        return reply
+
+    def _count(self, reply: PlaceReply, came_s: float) -> None:
+        if reply.placement is not None:
+            self.decisions.placed(reply.placement.policy)
+        elif reply.refusal is not None:
+            self.decisions.refused(str(reply.refusal.code))
+        self.decisions.took(self._clock() - came_s)
 
     async def explain(self, message: PlaceRequest) -> PlaceReply:
-        found = await self._match(message)
+        found = await self._match(message, "")
         outcome = self._core.explain(
             convert.request_of(message, found), convert.matches_of(found), self._clock()
         )
@@ -120,7 +142,7 @@ class Handlers:
             )
         return convert.placed_reply(outcome)
 
-    async def _match(self, message: PlaceRequest) -> MatchReply:
+    async def _match(self, message: PlaceRequest, traceparent: str) -> MatchReply:
         """What is cached where; nothing when no cache-index answers at once."""
         if len(message.chain) % KEY_BYTES:
             raise ServiceError(
@@ -136,11 +158,17 @@ class Handlers:
         try:
             return await self._bus.request(
                 subjects.INDEX_MATCH,
-                MatchRequest(root=root, chain=message.chain),
+                MatchRequest(
+                    root=root,
+                    chain=message.chain,
+                    request_id=message.ref.request_id,
+                    traceparent=traceparent,
+                ),
                 MatchReply,
                 timeout_s=MATCH_TIMEOUT_S,
             )
         except ServiceError:
+            self.decisions.matches_missed_total += 1
             return MatchReply()
 
     def _models(self) -> list[Any]:
@@ -150,6 +178,9 @@ class Handlers:
         return ModelsReply(models=self._models())
 
     async def state(self, _: Empty) -> StateReply:
+        return self.state_now()
+
+    def state_now(self) -> StateReply:
         now_s, journal, replicating = self._clock(), self.journal, self.replicating
         return StateReply(
             conductor=self._id,

@@ -10,6 +10,7 @@ from services.conductor.driver import Driver
 from services.conductor.handlers import Handlers
 from services.conductor.journal_file import JournalFile
 from services.conductor.profile_file import load_profile
+from services.conductor.readings import ConductorReadings
 from services.conductor.replicating import Replicating
 from services.conductor.settings import ConductorSettings
 from shared.messages import subjects
@@ -45,6 +46,8 @@ class ConductorService:
             core, bus, context.tasks, monotonic_s, handlers.on_gone, self._journal, self._log
         )
         handlers.journal = self._journal
+        readings = ConductorReadings(handlers.decisions, handlers.state_now)
+        context.meters.add("conductor", readings.readings)
         if settings.replication == "on":
             await self._start_replication(context, core, handlers)
         asking = AskedSharing(context.id, bus, handlers.feed, self._log)

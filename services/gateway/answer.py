@@ -8,6 +8,7 @@ from services.gateway.errors import ApiError
 from services.gateway.job import Job
 from services.gateway.life_events import Fail, GiveTokens, StopMatched
 from services.gateway.request_driver import Output, RequestDriver
+from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_record import RequestRecord
 from services.gateway.text_stream import TextStream
 from services.gateway.trace_context import trace_id
@@ -16,6 +17,7 @@ from shared.messages.common import ErrorCode
 from shared.messages.tokens import FinishReason, TokenLogprobs
 from shared.runtime.clock import monotonic_s
 from shared.runtime.tasks import Tasks
+from shared.telemetry.about import About
 
 LOG = logging.getLogger("moonpool.gateway")
 
@@ -42,6 +44,7 @@ class Answer:
         record: RequestRecord,
         text: TextStream,
         bills: Bills,
+        metrics: RequestMetrics,
         tasks: Tasks,
     ) -> None:
         self.job = job
@@ -51,6 +54,7 @@ class Answer:
         self._driver = driver
         self._text = text
         self._bills = bills
+        self._metrics = metrics
         self._tasks = tasks
         self._end = ""
 
@@ -73,9 +77,15 @@ class Answer:
         self._make_bill()
         return Piece(rest, (), reason)
 
+    @property
+    def end(self) -> str:
+        """Finish reason or error code; empty while neither is there."""
+        return self._end
+
     def close(self) -> None:
         """The client has all it will take; what still runs is cancelled."""
         self._driver.abandon(ErrorCode.CANCELLED, "the client has gone")
+        self._metrics.ended(self.job, self.record, self._end, self.bill)
         LOG.info(
             "request %s trace %s: %s, %d prompt tokens, %d cached, %d answered, ttft %.3f s",
             self.job.request_id,
@@ -85,6 +95,7 @@ class Answer:
             self.record.cached_tokens,
             self.num_tokens,
             self.record.ttft_s,
+            extra=About(self.job.request_id, self.job.traceparent).extra,
         )
 
     def _piece(self, given: GiveTokens) -> Piece:

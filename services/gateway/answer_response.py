@@ -12,6 +12,7 @@ from services.gateway.choices import Choices
 from services.gateway.errors import ApiError
 from services.gateway.generator import Generator
 from services.gateway.openai_responses import ResponseBuilder
+from services.gateway.request_span import RequestSpan
 from shared.runtime.clock import monotonic_s
 
 SEND_GRACE_S = 30.0
@@ -26,9 +27,16 @@ class AnswerResponse(Response):
     """
 
     def __init__(
-        self, generator: Generator, choices: Choices, builder: ResponseBuilder, *, is_stream: bool
+        self,
+        generator: Generator,
+        choices: Choices,
+        builder: ResponseBuilder,
+        span: RequestSpan,
+        *,
+        is_stream: bool,
     ) -> None:
         self._generator = generator
+        self._span = span
         self._choices = choices
         self._builder = builder
         self._is_stream = is_stream
@@ -44,6 +52,7 @@ class AnswerResponse(Response):
             return
         finally:
             self._generator.finish(self._choices)
+            self._span.ended(self._choices)
 
     async def _write_whole(self, send: Send, scope: Scope) -> None:
         try:

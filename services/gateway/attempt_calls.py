@@ -92,7 +92,7 @@ class AttemptCalls:
 
     async def cancel(self, job: Job, effect: CancelAttempt) -> None:
         """Tell both stages; one that does not answer drops the work by its own rules."""
-        message = Cancel(ref=self.ref(job, effect.attempt))
+        message = Cancel(ref=self.ref(job, effect.attempt), traceparent=job.traceparent)
         await asyncio.gather(
             self._cancel_one("prefill", effect.prefill, message),
             self._cancel_one("decode", effect.decode, message),

@@ -17,6 +17,7 @@ from services.gateway.openai_schema import ChatBody, CompletionBody
 from services.gateway.prompts import Prompt, PromptMaker
 from services.gateway.request_driver import DriverParts, RequestDriver
 from services.gateway.request_life import RequestLife
+from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_options import RequestOptions
 from services.gateway.request_record import RequestRecord
 from services.gateway.request_trace import RequestTrace
@@ -51,6 +52,7 @@ class Generator:
         callers: Callers,
         model_names: frozenset[str],
         limits: GeneratorLimits,
+        metrics: RequestMetrics,
     ) -> None:
         self._bus = bus
         self._parts = parts
@@ -60,6 +62,7 @@ class Generator:
         self._model_names = model_names
         self._callers = callers
         self._limits = limits
+        self._metrics = metrics
         self._drivers: dict[str, RequestDriver] = {}
         self._running: dict[Choices, Tenant] = {}
         self._is_draining = False
@@ -172,6 +175,7 @@ class Generator:
             record=record,
             text=TextStream(self._prompts.detokenizer(), body.stop),
             bills=self._bills,
+            metrics=self._metrics,
             tasks=self._parts.tasks,
         )
 

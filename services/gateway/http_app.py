@@ -14,7 +14,12 @@ from services.gateway.answer_response import error_response
 from services.gateway.bills import Bills
 from services.gateway.errors import ApiError
 from services.gateway.request_ids import make_ids
+from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_reader import RequestReader
+
+NO_ROUTE = "other"
+NO_CODE = "invalid_request"
+"""Of an error that OpenAI's API gives no code."""
 
 
 class HealthApi:
@@ -71,10 +76,17 @@ class HealthApi:
 
 
 class WithRequestId:
-    """Gives every request its ids and echoes the client's; refuses an id that is none."""
+    """Gives every request its ids and echoes the client's; refuses an id that is none.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `on_response` is told the route and the status of each response.
+    """
+
+    def __init__(
+        self, app: ASGIApp, routes: list[Route], on_response: Callable[[str, int], None]
+    ) -> None:
         self._app = app
+        self._paths = {route.endpoint: route.path for route in routes}
+        self._on_response = on_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,12 +95,15 @@ class WithRequestId:
         try:
             ids = make_ids(Headers(scope=scope).get("x-request-id"))
         except ApiError as error:
+            self._on_response(NO_ROUTE, error.status)
             await error_response(error)(scope, receive, send)
             return
         scope.setdefault("state", {})["ids"] = ids
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
+                path = self._paths.get(scope["endpoint"]) if "endpoint" in scope else None
+                self._on_response(path or NO_ROUTE, message["status"])
                 headers = MutableHeaders(raw=list(message.get("headers", [])))
                 headers["x-request-id"] = ids.client_id
                 message = {**message, "headers": headers.raw}
@@ -97,10 +112,11 @@ class WithRequestId:
         await self._app(scope, receive, send_with_id)
 
 
-def build_app(routes: list[Route]) -> ASGIApp:
+def build_app(routes: list[Route], metrics: RequestMetrics) -> ASGIApp:
     async def on_api_error(_: Request, error: Exception) -> Response:
         if not isinstance(error, ApiError):
             raise error
+        metrics.refused(error.code or NO_CODE)
         return error_response(error)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
@@ -129,5 +145,7 @@ def build_app(routes: list[Route]) -> ASGIApp:
                 ClientDisconnect: on_disconnect,
                 Exception: on_bug,
             },
-        )
+        ),
+        routes,
+        metrics.responded,
     )

@@ -21,6 +21,7 @@ from services.gateway.openai_responses import (
 from services.gateway.openai_schema import ChatBody, CompletionBody, parse_chat, parse_completion
 from services.gateway.request_options import flag, options_of
 from services.gateway.request_reader import RequestReader
+from services.gateway.request_span import RequestSpan
 
 
 class OpenAiApi:
@@ -86,7 +87,12 @@ class OpenAiApi:
             self._reader.callers.check_admin(caller, body.admin_field)
         options = options_of(request, body, caller)
         shows_bill = flag(request, "x-moonpool-bill")
-        choices = await self._generator.start(body, options)
+        span = RequestSpan(request, options)
+        try:
+            choices = await self._generator.start(body, span.options)
+        except BaseException as error:
+            span.refused(error)
+            raise
         wishes = ResponseWishes(
             model=body.model,
             includes_usage=body.includes_usage,
@@ -95,4 +101,4 @@ class OpenAiApi:
             tokenizer=self._generator.tokenizer,
         )
         builder = ResponseBuilder(choices, response_format, wishes)
-        return AnswerResponse(self._generator, choices, builder, is_stream=body.stream)
+        return AnswerResponse(self._generator, choices, builder, span, is_stream=body.stream)

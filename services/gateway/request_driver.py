@@ -5,8 +5,9 @@ could overflow; what a client gets is bounded by the length of the answer.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from services.gateway.attempt_calls import AttemptCalls
 from services.gateway.instance_watch import InstanceWatch
@@ -39,6 +40,7 @@ from shared.messages.tokens import TokenChunk
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
+from shared.telemetry import about
 
 Output = GiveTokens | Finish | Fail
 
@@ -94,8 +96,16 @@ class RequestDriver:
             self._perform_one(effect)
         self._set_timer()
 
+    async def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        """What happened may have been said in another task than the request's."""
+        about.work_for(self._job.request_id, self._job.traceparent)
+        await work
+
+    def _start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        self._parts.tasks.start_contained(self._own(work), name=name)
+
     def _perform_one(self, effect: Effect) -> None:
-        start = self._parts.tasks.start_contained
+        start = self._start
         match effect:
             case AskPlacement():
                 self._trace.say("place", attempt=effect.attempt, exclude=effect.exclude)

@@ -1,5 +1,6 @@
 """What one request cost, as it becomes known, and the bill made of it. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.gateway.job import Job
@@ -34,6 +35,11 @@ class RequestRecord:
     def note_tokens(self, num_tokens: int, now_s: float) -> None:
         """Tokens were handed to the client's stream."""
         self._given_s.extend([now_s] * num_tokens)
+
+    @property
+    def given_s(self) -> Sequence[float]:
+        """When each token of the answer was given."""
+        return self._given_s
 
     @property
     def ttft_s(self) -> float:

@@ -11,9 +11,11 @@ from services.gateway.generator import Generator, GeneratorLimits
 from services.gateway.http_app import HealthApi, build_app
 from services.gateway.http_server import HttpServer
 from services.gateway.instance_watch import InstanceWatch
+from services.gateway.metrics_api import MetricsApi
 from services.gateway.openai_api import OpenAiApi
 from services.gateway.prompts import PromptMaker
 from services.gateway.request_driver import DriverParts
+from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_reader import RequestReader
 from services.gateway.settings import GatewaySettings
 from services.gateway.token_inbox import TokenInbox
@@ -43,6 +45,7 @@ class GatewayService:
         self._generator: Generator | None = None
         self._heartbeat: Heartbeat | None = None
         self._http: HttpServer | None = None
+        self._metrics = RequestMetrics()
 
     @property
     def url(self) -> str:
@@ -94,7 +97,11 @@ class GatewayService:
                 max_in_flight=settings.max_in_flight,
                 shares_cache=settings.tenant_cache == "shared",
             ),
+            metrics=self._metrics,
         )
+        self._metrics.num_in_flight = lambda: self.num_in_flight
+        self._metrics.late_chunks = lambda: inbox.late_chunks_total
+        context.meters.add("gateway", self._metrics.readings)
         report_subject = subjects.report("gateway", context.id)
         await bus.subscribe(report_subject, GatewayReport, lambda _: watch.on_echo())
         await inbox.start()
@@ -142,7 +149,9 @@ class GatewayService:
             bills=bills,
             reader=reader,
         )
-        app = build_app([*openai_api.routes, *tools_api.routes, *health_api.routes])
+        metrics_api = MetricsApi(context.meters, reader)
+        apis = (openai_api, tools_api, health_api, metrics_api)
+        app = build_app([route for api in apis for route in api.routes], self._metrics)
         self._http = HttpServer(
             app,
             settings.http_host,

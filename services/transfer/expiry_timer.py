@@ -14,6 +14,7 @@ class ExpiryTimer:
         self._leases = leases
         self._end = end
         self._timer: asyncio.TimerHandle | None = None
+        self.expired_total = 0
 
     def set(self) -> None:
         """A lease was granted or renewed: the next one to end may be another."""
@@ -30,5 +31,6 @@ class ExpiryTimer:
 
     def _expire(self) -> None:
         for lease in self._leases.expire(monotonic_s()):
+            self.expired_total += 1
             self._end(lease)
         self.set()

@@ -10,6 +10,7 @@ from services.transfer.flow import Flow, Urgency
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import Peers
 from services.transfer.stripes import Holder, Stripes, Target
+from services.transfer.traffic import Traffic
 from shared.kv.block_keys import split
 from shared.kv.block_pool import HeldBlock
 from shared.kv.ids import BlockKey
@@ -76,7 +77,11 @@ class Fetcher:
         self._tasks = tasks
         self._flow = flow
         self._moving: dict[BlockKey, _Movement] = {}
-        self.bytes_fetched_total = 0
+        self.traffic = Traffic()
+
+    @property
+    def bytes_fetched_total(self) -> int:
+        return self.traffic.num_bytes()
 
     async def fetch(self, owner: str, cap: int, request: FetchBlocks) -> FetchBlocksReply:
         started_s = monotonic_s()
@@ -88,18 +93,18 @@ class Fetcher:
             try:
                 await self._bring(job)
             except (ServiceError, PeerLost, TimeoutError) as error:
+                self.traffic.failed(request.urgency, error)
                 log.info(
                     "fetch for %s is cut short: %s",
                     job.request_id,
                     str(error) or type(error).__name__,
                 )
+            self.traffic.moved(request.urgency, job.moved, monotonic_s() - started_s)
             held = await self._pool.lease_verified(owner, request.handle, keys, cap)
-        moved_bytes = job.moved.total()
-        self.bytes_fetched_total += moved_bytes
         return FetchBlocksReply(
             blocks=blocks_of(held),
             num_local=min(num_local, len(held)),
-            fetched_bytes=moved_bytes,
+            fetched_bytes=job.moved.total(),
             seconds=monotonic_s() - started_s,
             transport="+".join(sorted(job.moved)) or "none",
         )

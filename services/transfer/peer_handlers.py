@@ -19,6 +19,7 @@ from shared.messages.transfer import DescribeReply, LeaseRelease, LeaseReply, Le
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.micro import Endpoint
+from shared.telemetry import tracing
 
 MAX_LEASED_SHARE = 0.75
 """The part of the pool that one other node can hold at once."""
@@ -32,8 +33,18 @@ class PeerHandlers:
         self._publisher = publisher
         self._leases = LeaseTable()
         self._timer = ExpiryTimer(self._leases, self._end)
+        self.granted_total = 0
         self.tiers: Tiers | None = None
         """Of the formatted node."""
+
+    @property
+    def num_leases(self) -> int:
+        return len(self._leases)
+
+    @property
+    def expired_total(self) -> int:
+        """Leases that their holder did not release in time."""
+        return self._timer.expired_total
 
     def endpoints(
         self,
@@ -115,8 +126,11 @@ class PeerHandlers:
         lease_id = secrets.token_hex(8)
         owner = f"peer:{request.holder.id}:{request.holder.incarnation}"
         cap = max(1, int(formatted.pool.blocks.counts.total * MAX_LEASED_SHARE))
-        held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request)
+        with tracing.span("lease", "server", {"peer": request.holder.id}) as span:
+            held = await self._hold(formatted.pool, owner, lease_id, keys, cap, request)
+            span.set({"blocks": len(held)})
         if held:
+            self.granted_total += 1
             self._leases.grant(lease_id, owner, monotonic_s(), request.ttl_ms / 1000)
             self._timer.set()
         return LeaseReply(

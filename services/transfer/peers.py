@@ -26,6 +26,7 @@ from shared.messages.transfer import (
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry import about
 from shared.transport.base import Peer, RdmaAddress, TcpAddress
 from shared.transport.segment import SegmentInfo
 
@@ -94,6 +95,8 @@ class Peers:
             keys=b"".join(chain),
             start=start,
             ttl_ms=min(max(ttl_ms, MIN_TTL_MS), MAX_TTL_MS),
+            request_id=about.current().request_id,
+            traceparent=about.current().traceparent,
         )
         asked_s = monotonic_s()
         reply = await self._bus.request(

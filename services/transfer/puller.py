@@ -10,6 +10,7 @@ from collections import Counter
 from services.transfer.flow import Flow, Urgency
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import Peers
+from services.transfer.traffic import Traffic
 from shared.kv.ids import Slot
 from shared.messages.common import ErrorCode
 from shared.messages.pool import Pull, PullReply
@@ -29,7 +30,11 @@ class Puller:
         self._peers = peers
         self._flow = flow
         self._written: Counter[int] = Counter()
-        self.bytes_streamed_total = 0
+        self.traffic = Traffic()
+
+    @property
+    def bytes_streamed_total(self) -> int:
+        return self.traffic.num_bytes()
 
     def is_writing(self, slot: Slot) -> bool:
         """A pull still copies into it: its bytes are not final."""
@@ -44,14 +49,14 @@ class Puller:
         self._written += written
         try:
             moved = await self._read(request, slices, num_bytes, deadline_s)
+        except ServiceError as error:
+            self.traffic.failed("stream", error)
+            raise
         finally:
             self._written -= written
-        self.bytes_streamed_total += num_bytes
-        return PullReply(
-            moved_bytes=num_bytes,
-            seconds=monotonic_s() - started_s,
-            transport=moved.transport,
-        )
+        seconds = monotonic_s() - started_s
+        self.traffic.moved("stream", {moved.transport: num_bytes}, seconds)
+        return PullReply(moved_bytes=num_bytes, seconds=seconds, transport=moved.transport)
 
     async def _read(
         self, request: Pull, slices: list[Slice], num_bytes: int, deadline_s: float

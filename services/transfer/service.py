@@ -10,6 +10,7 @@ from services.transfer.leaver import Leaver
 from services.transfer.node import FormattedNode, Node
 from services.transfer.operator_handlers import OperatorHandlers
 from services.transfer.peer_handlers import PeerHandlers
+from services.transfer.readings import NodeReadings
 from services.transfer.residency_publisher import ResidencyPublisher
 from services.transfer.settings import TransferSettings
 from services.transfer.tiers import Tiers
@@ -64,6 +65,10 @@ class TransferService:
         )
         self._calls = WorkerCalls(self._node, self._attachments, self._heartbeat.poke)
         self._handlers = PeerHandlers(self._node, self._publisher)
+        readings = NodeReadings(
+            self._report, self._node, self._handlers, self._publisher, self._attachments.by_role
+        )
+        context.meters.add("transfer", readings.readings)
         operator = OperatorHandlers(self._node, lambda: self._tiers, self._calls.check_not_draining)
         await context.serve(
             [*self._handlers.endpoints(), *operator.endpoints()],

@@ -31,6 +31,7 @@ from shared.messages.pool import (
     LeaseBlocksReply,
     PoolDescription,
     Pull,
+    PullReply,
     Release,
     Seal,
     SealReply,
@@ -39,6 +40,7 @@ from shared.messages.pool import (
 )
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry import tracing
 
 M = TypeVar("M", bound=Message)
 DISK_SHARE = 0.5
@@ -105,7 +107,7 @@ class Session:
                 return await self._tracked(seal.handle, lambda a, n: self._seal(a, n, seal))
             case "pull":
                 pull = decode(call.body, Pull)
-                return await self._tracked(pull.handle, lambda a, n: n.puller.pull(a.owner, pull))
+                return await self._tracked(pull.handle, lambda a, n: self._pull(a, n, pull))
 
     async def end(self) -> None:
         """Stop its calls, then free its slots and end its leases."""
@@ -195,16 +197,33 @@ class Session:
     async def _lease(
         self, attachment: Attachment, node: FormattedNode, request: LeaseBlocks
     ) -> LeaseBlocksReply:
-        held, promoted = await self._promoter.hold_verified(
-            attachment.owner,
-            request.handle,
-            _keys("keys", request.keys),
-            attachment.cap,
-            monotonic_s() + request.remaining_ms / 1000,
-        )
+        with tracing.span("lease", "server") as span:
+            held, promoted = await self._promoter.hold_verified(
+                attachment.owner,
+                request.handle,
+                _keys("keys", request.keys),
+                attachment.cap,
+                monotonic_s() + request.remaining_ms / 1000,
+            )
+            span.set({"blocks": len(held), "disk_blocks": promoted.num_blocks})
         return LeaseBlocksReply(blocks=blocks_of(held), from_disk=_from_disk(node, promoted))
 
+    async def _pull(self, attachment: Attachment, node: FormattedNode, request: Pull) -> PullReply:
+        with tracing.span("pull", "server", {"peer": request.node.id}) as span:
+            reply = await node.puller.pull(attachment.owner, request)
+            span.set({"bytes": reply.moved_bytes, "transport": reply.transport})
+        return reply
+
     async def _fetch(
+        self, attachment: Attachment, node: FormattedNode, request: FetchBlocks
+    ) -> FetchBlocksReply:
+        told = {"peer": request.source.node.id}
+        with tracing.span("fetch", "server", told) as span:
+            reply = await self._fetch_all(attachment, node, request)
+            span.set({"bytes": reply.fetched_bytes, "transport": reply.transport})
+        return reply
+
+    async def _fetch_all(
         self, attachment: Attachment, node: FormattedNode, request: FetchBlocks
     ) -> FetchBlocksReply:
         """What this node has in any tier first, then what is elsewhere."""

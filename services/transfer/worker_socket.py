@@ -14,6 +14,7 @@ from shared.messages.envelope import Message, MessageError, decode, encode
 from shared.messages.pool import MAX_FRAME_BYTES, Answer, Call
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
+from shared.telemetry import about
 from shared.transport.frames import FrameConnection, FrameError
 
 log = logging.getLogger("moonpool.transfer.socket")
@@ -93,8 +94,10 @@ class _Connection:
         self._tasks.start_contained(self._run(call), name=f"worker {call.operation}")
 
     async def _run(self, call: Call) -> None:
+        about.work_for(call.request_id, call.traceparent)
         try:
             answer = Answer(id=call.id, body=encode(await self._session.call(call)))
+            log.debug("%s answered", call.operation)
         except ServiceError as error:
             answer = Answer(id=call.id, error=error.info)
         except MessageError as error:

@@ -77,6 +77,7 @@ class Handoff(Message):
     needs them. All else of its state follows from the answer's tokens."""
     times: Times
     reuse: Reuse
+    traceparent: Traceparent = ""
 
 
 class HandoffReply(Message):

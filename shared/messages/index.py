@@ -5,7 +5,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from shared.kv.ids import KEY_BYTES
-from shared.messages.common import InstanceRef, NodeRef, PackedKeys, RequestRef, Token
+from shared.messages.common import (
+    InstanceRef,
+    NodeRef,
+    PackedKeys,
+    RequestRef,
+    Token,
+    Traceparent,
+)
 from shared.messages.envelope import Message, Part
 
 Tier = Literal["dram", "disk"]
@@ -28,6 +35,8 @@ class MatchRequest(Message):
     root: bytes
     chain: PackedKeys
     exclude_nodes: list[str] = []
+    request_id: Annotated[str, Field(max_length=128)] = ""
+    traceparent: Traceparent = ""
 
 
 class NodeMatch(Part):

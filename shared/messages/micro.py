@@ -21,3 +21,8 @@ class MicroPing(Message):
     def name_of(self) -> str:
         """The process' id."""
         return self.metadata.get("id", self.id)
+
+    @property
+    def metrics_url(self) -> str:
+        """Where it serves Prometheus; empty when nowhere."""
+        return self.metadata.get("metrics", "")

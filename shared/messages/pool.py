@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.messages.common import ErrorInfo, FetchSource, NodeRef, PackedKeys, RequestRef, Token
+from shared.messages.common import (
+    ErrorInfo,
+    FetchSource,
+    NodeRef,
+    PackedKeys,
+    RequestRef,
+    Token,
+    Traceparent,
+)
 from shared.messages.envelope import Message, Part
 from shared.messages.transfer import KvGeometry, LocalDescriptor
 
@@ -24,6 +32,9 @@ class Call(Message):
         "describe", "attach", "lease", "fetch", "allocate", "wanted", "seal", "pull", "release"
     ]
     body: bytes = b""
+    request_id: Annotated[str, Field(max_length=128)] = ""
+    """What it is for, and the span it belongs to; empty for what serves no request."""
+    traceparent: Traceparent = ""
 
 
 class Answer(Message):

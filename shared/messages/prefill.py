@@ -35,6 +35,7 @@ class Reserve(Message):
     ttl_ms: Annotated[int, Field(ge=1)] = 2_000
     ttft_slo_ms: Annotated[float | None, Field(gt=0)] = None
     """What is left for TTFT: a queue that is not in order of arrival keeps to it."""
+    traceparent: Traceparent = ""
 
 
 class ReserveReply(Message):
@@ -70,3 +71,4 @@ class Cancel(Message):
     """The attempt is over for its gateway: stop, free everything. Unknown ones are ignored."""
 
     ref: RequestRef
+    traceparent: Traceparent = ""

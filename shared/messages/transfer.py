@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.messages.common import NodeRef, PackedKeys, Token
+from shared.messages.common import NodeRef, PackedKeys, Token, Traceparent
 from shared.messages.envelope import Message, Part
 
 
@@ -84,6 +84,8 @@ class LeaseRequest(Message):
     ttl_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] = 1_000
     """How long the node may read from its SSD before it answers."""
+    request_id: Annotated[str, Field(max_length=128)] = ""
+    traceparent: Traceparent = ""
 
 
 class LeaseReply(Message):

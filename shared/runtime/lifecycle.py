@@ -1,6 +1,7 @@
 """From main to exit code: settings, loop, bus, signals, start, drain and stop of one service."""
 
 import asyncio
+import functools
 import gc
 import importlib.metadata
 import logging
@@ -19,9 +20,13 @@ from shared.messages.envelope import Message
 from shared.messages.reports import PingReply, State
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
+from shared.runtime.metrics_listener import MetricsListener
 from shared.runtime.micro import Endpoint, MicroService
+from shared.runtime.process_readings import ProcessReadings
 from shared.runtime.settings import CommonSettings, load_settings
 from shared.runtime.tasks import Tasks
+from shared.telemetry import logs, otlp
+from shared.telemetry.meters import Meters
 
 S = TypeVar("S", bound=CommonSettings)
 STOP_TIMEOUT_S = 5.0
@@ -45,7 +50,12 @@ class Context(Generic[S]):
     incarnation: str
     stopping: asyncio.Event
     state: State = "starting"
+    meters: Meters = field(default_factory=Meters, repr=False)
+    """The metrics of the process: add what yours tells."""
+    metrics_url: str = ""
+    """Where they are served; empty when nowhere."""
     _micro: MicroService | None = field(default=None, repr=False)
+    _forget_micro: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @property
     def id(self) -> str:
@@ -64,6 +74,10 @@ class Context(Generic[S]):
             description="Who this process is and whether it is ready",
         )
         self._micro = MicroService(self.bus, self.tasks, self.log)
+        self._forget_micro = self.meters.add(
+            self.service, functools.partial(self._micro.readings, self.service)
+        )
+        place = {"metrics": self.metrics_url} if self.metrics_url else {}
         await self._micro.start(
             name=f"moonpool-{self.service}",
             version=importlib.metadata.version("moonpool"),
@@ -72,6 +86,7 @@ class Context(Generic[S]):
                 "id": self.id,
                 "incarnation": self.incarnation,
                 "role": self.service,
+                **place,
                 **(metadata or {}),
             },
             endpoints=[*endpoints, ping],
@@ -83,6 +98,7 @@ class Context(Generic[S]):
     async def stop_serving(self) -> None:
         """Take no more requests; replies of running handlers still go out."""
         if self._micro is not None:
+            self._forget_micro()
             await self._micro.stop()
 
     async def _on_ping(self, _: PingRequest) -> PingReply:
@@ -111,12 +127,10 @@ class Service(Protocol[S]):
 def run_service(name: str, settings_type: type[S], build: Callable[[S], Service[S]]) -> NoReturn:
     """The whole main of a service; exits 0 after a drain, 1 after a crash, 2 on bad settings."""
     settings = load_settings(name, settings_type)
-    logging.basicConfig(
-        level=settings.log_level,
-        format="%(asctime)s %(levelname).1s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    labels = {"service": name, "id": settings.instance_id}
+    logs.set_up(settings.log_level, settings.log_format, labels)
     log = logging.getLogger(f"moonpool.{name}")
+    end_traces = otlp.start(name, settings.instance_id)
     code = 0
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -128,6 +142,7 @@ def run_service(name: str, settings_type: type[S], build: Callable[[S], Service[
         else:
             log.exception("%s ends with an error", settings.instance_id)
         code = 1
+    end_traces()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -168,10 +183,13 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
                 incarnation=secrets.token_hex(8),
                 stopping=stopping,
             )
+            listener = await _start_metrics(context)
             try:
                 await _live(context, service)
             finally:
                 await _bounded(service.stop(), STOP_TIMEOUT_S, "stop", log)
+                if listener is not None:
+                    listener.stop()
                 left = await tasks.end(STOP_TIMEOUT_S)
                 if left:
                     # The group would wait for them for ever; shutdown is bounded.
@@ -179,6 +197,21 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
                     os._exit(1)
     finally:
         await _bounded(bus.close(), STOP_TIMEOUT_S, "closing the bus", log)
+
+
+async def _start_metrics(context: Context[S]) -> MetricsListener | None:
+    """Metrics of the process itself, and the listener that serves all when it is wanted."""
+    own = ProcessReadings(context.service, context.id, context.bus)
+    context.meters.add("common", own.readings)
+    context.tasks.start_soon(own.watch_loop(), name="loop lag")
+    settings = context.settings
+    if settings.metrics_port is None:
+        return None
+    listener = MetricsListener(context.meters.text, settings.metrics_host, settings.metrics_port)
+    await listener.start()
+    context.metrics_url = listener.url
+    context.log.info("metrics are at %s", listener.url)
+    return listener
 
 
 async def _live(context: Context[S], service: Service[S]) -> None:

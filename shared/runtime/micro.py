@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,8 @@ from shared.runtime.bus import Bus, ErrorBody
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
+from shared.telemetry import about, metrics
+from shared.telemetry.metric import Reading
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -116,6 +118,13 @@ class MicroService:
         stats.average_processing_time = stats.processing_time // max(work.num_ended, 1)
         return {"running": stats.num_requests - work.num_ended}
 
+    def readings(self, service: str) -> Iterator[Reading]:
+        """The same numbers as metrics."""
+        for (endpoint, _), work in self._work.items():
+            yield metrics.ENDPOINT_REQUESTS.of(work.num_ended, service, endpoint)
+            yield metrics.ENDPOINT_ERRORS.of(work.num_errors, service, endpoint)
+            yield metrics.ENDPOINT_SECONDS.of(work.seconds, service, endpoint)
+
     async def stop(self) -> None:
         """No more requests are taken; running handlers go on."""
         if self._service is not None and self._bus.is_connected:
@@ -153,7 +162,9 @@ class _Runner(Generic[Q, R]):
         start_s = monotonic_s()
         try:
             question = decode(request.data, self._endpoint.request_type)
+            _work_for_request_of(question)
             answer = await self._endpoint.handler(question)
+            self._log.debug("%s answered", self._endpoint.name)
             if request._msg.reply:
                 await request.respond(encode(answer, as_json=_wants_json(request)))
         except MessageError as error:
@@ -172,7 +183,17 @@ class _Runner(Generic[Q, R]):
 
     async def _refuse(self, request: Request, error: ServiceError) -> None:
         self._work.failed(error)
+        self._log.debug("%s refused: %s", self._endpoint.name, error.message)
         await _respond_error(request, error)
+
+
+def _work_for_request_of(question: Message) -> None:
+    """Logs and spans of this task are those of the request that the question names, if any."""
+    named = getattr(question, "ref", question)
+    request_id = getattr(named, "request_id", "")
+    traceparent = getattr(question, "traceparent", "")
+    if request_id or traceparent:
+        about.work_for(request_id, traceparent)
 
 
 def _wants_json(request: Request) -> bool:

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.runtime.nats_access import NatsAccess
 from shared.runtime.tls import TlsFiles
+from shared.telemetry.logs import LogFormat
 
 PREFIX = "MOONPOOL_"
 HIDDEN = frozenset(
@@ -44,8 +45,13 @@ class CommonSettings(BaseSettings):
         default="", pattern=r"^[A-Za-z0-9_-]*$", description="stable name of this process"
     )
     log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: LogFormat = Field(default="text", description="json: one object a line")
     drain_timeout_s: float = Field(default=10.0, ge=0.0)
     cache_dir: Path = Path.home() / ".cache" / "moonpool"
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="serve Prometheus here; 0: a free port"
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="address of metrics_port")
     health_file: Path | None = Field(
         default=None, description="where the process writes its id for the health check"
     )

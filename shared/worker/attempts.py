@@ -10,6 +10,7 @@ from shared.messages.common import ErrorCode, ErrorInfo, RequestRef
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
+from shared.telemetry.tracing import Value
 from shared.worker.peer_watch import Peer, PeerWatch
 
 log = logging.getLogger("moonpool.worker")
@@ -41,6 +42,11 @@ class Attempt:
     @property
     def remaining_ms(self) -> int:
         return max(int(self.remaining_s * 1000), 1)
+
+    @property
+    def told(self) -> dict[str, Value]:
+        """What a trace says of it."""
+        return {"attempt": self.ref.attempt}
 
     @property
     def gateway(self) -> Peer:

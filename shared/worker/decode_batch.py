@@ -15,6 +15,7 @@ from shared.messages.common import ErrorCode, Sampling
 from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry import about
 from shared.worker.compute import ComputeThread
 from shared.worker.decode_cache import DecodeCache
 from shared.worker.sampling import finish_reason, params_of, wire_logprobs
@@ -54,6 +55,8 @@ class Sequence:
         """The last token, which goes out with the last chunk."""
         self.token_times_s: list[float] = []
         """When each token of ours was sampled; the first is the time of joining."""
+        self.about = about.current()
+        """The request of whoever made it."""
         self.num_preemptions = 0
         self.preempted_s = 0.0
         self._put_out_s = 0.0
@@ -112,6 +115,8 @@ class DecodeBatch:
         self._context_limit = context_tokens
         self._sequences: dict[str, Sequence] = {}
         self._joined = asyncio.Event()
+        self.steps_total = self.tokens_total = 0
+        self.compute_s_total = 0.0
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -162,7 +167,10 @@ class DecodeBatch:
             return []
         for handle in prepared.put_out:
             log.info(
-                "%s: put out of the device cache at %d tokens", handle, sequences[handle].position
+                "%s: put out of the device cache at %d tokens",
+                handle,
+                sequences[handle].position,
+                extra=sequences[handle].about.extra,
             )
             self.leave(handle)
             sequences[handle].put_out(monotonic_s())
@@ -177,6 +185,7 @@ class DecodeBatch:
         return [self._sequences[each] for each in prepared.ready if each in self._sequences]
 
     async def _step(self, sequences: list[Sequence]) -> None:
+        start_s = monotonic_s()
         try:
             chosen = await self._compute.run(lambda: self._compute_step(sequences))
         except Exception as error:  # a step is all or nothing: every request in it is told
@@ -184,6 +193,9 @@ class DecodeBatch:
             self._fail_all(sequences, error)
             return
         now_s = monotonic_s()
+        self.steps_total += 1
+        self.tokens_total += sum(sampled is not None for sampled in chosen)
+        self.compute_s_total += now_s - start_s
         for sequence, sampled in zip(sequences, chosen, strict=True):
             if self._sequences.get(sequence.handle) is not sequence:
                 continue

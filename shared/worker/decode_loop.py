@@ -8,6 +8,7 @@ from shared.messages.common import Ok
 from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
 from shared.messages.prefill import Cancel, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
+from shared.telemetry import about
 from shared.worker.attempts import Attempts
 from shared.worker.checks import TOKEN_BYTES, bad, check_decode_run, check_reserve, check_tokens
 from shared.worker.decode_job import DecodeJob
@@ -66,7 +67,8 @@ class DecodeLoop:
     def expire(self, now_s: float) -> None:
         """Ends reservations whose run did not come in time, and hints of nobody."""
         for promise in self._promises.expire(now_s):
-            log.info("%s: its run did not come in time", promise.handle)
+            extra = promise.about.extra  # found while another request is served
+            log.info("%s: its run did not come in time", promise.handle, extra=extra)
         self._early.expire(now_s)
 
     def load(self) -> Load:
@@ -80,6 +82,9 @@ class DecodeLoop:
             preempted=self._work.cache.num_outside,
             saved_tokens=self._work.cache.saved_tokens,
             preemptions_total=self._work.cache.preemptions_total,
+            computed_tokens_total=self._work.batch.tokens_total,
+            compute_s_total=self._work.batch.compute_s_total,
+            steps_total=self._work.batch.steps_total,
         )
 
     # --- messages ---------------------------------------------------------------------------
@@ -120,6 +125,7 @@ class DecodeLoop:
                 num_tokens=num_tokens,
                 num_blocks=num_blocks,
                 expires_s=now_s + message.ttl_ms / 1000,
+                about=about.current(),
             )
         )
         self._parts.poke()

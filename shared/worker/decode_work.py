@@ -12,6 +12,7 @@ from shared.messages.pool import AllocateReply
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.scheduling.slo import tbt_s
+from shared.telemetry import tracing
 from shared.worker.decode_batch import DecodeBatch, Sequence
 from shared.worker.decode_cache import DecodeCache, PoolBlocks
 from shared.worker.decode_job import DecodeJob
@@ -58,10 +59,16 @@ class DecodeWork:
 
     async def serve(self, job: DecodeJob) -> None:
         """From the run to the last token; whatever fails is raised."""
-        if job.is_same_node:
-            handoff, moved = await self._read_in_place(job)
-        else:
-            handoff, moved = await self._bring_here(job)
+        with tracing.span("decode", "server", job.told):
+            await self._serve(job)
+
+    async def _serve(self, job: DecodeJob) -> None:
+        with tracing.span("intake") as span:
+            if job.is_same_node:
+                handoff, moved = await self._read_in_place(job)
+            else:
+                handoff, moved = await self._bring_here(job)
+            span.set({"bytes": moved.streamed_bytes, "transport": moved.transport})
         self._on_arrived(job)
         await self._release(job)
         answer = job.given_tokens or [handoff.first_token]
@@ -76,7 +83,9 @@ class DecodeWork:
         job.reply = moved
         job.settled.set()
         self._parts.poke()
-        await self._generate(job, sequence)
+        with tracing.span("generate") as span:
+            await self._generate(job, sequence)
+            span.set({"tokens": len(sequence.token_times_s) - 1})
         await self.cache.end(job.handle)  # the last words may take a while
         if sequence.failure is not None:
             raise sequence.failure

@@ -64,6 +64,11 @@ class Load:
     discipline: DisciplineName = "fifo"
     work_by_size_s: tuple[float, ...] = ()
     prompts_by_size: tuple[float, ...] = ()
+    computed_tokens_total: int = 0
+    """Of prompts, or sampled."""
+    compute_s_total: float = 0.0
+    steps_total: int = 0
+    """Decode: of the batch."""
 
 
 def not_reserved(handle: str) -> ServiceError:

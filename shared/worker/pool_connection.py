@@ -8,6 +8,7 @@ from shared.messages.common import ErrorCode
 from shared.messages.envelope import Message, MessageError, decode, encode
 from shared.messages.pool import MAX_FRAME_BYTES, Answer, Call
 from shared.runtime.errors import ServiceError
+from shared.telemetry import about
 from shared.transport.frames import FrameConnection, FrameError
 
 R = TypeVar("R", bound=Message)
@@ -55,7 +56,14 @@ class PoolConnection:
         future = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
-            call = Call(id=number, operation=operation, body=encode(message))
+            served = about.current()
+            call = Call(
+                id=number,
+                operation=operation,
+                body=encode(message),
+                request_id=served.request_id,
+                traceparent=served.traceparent,
+            )
             self._frames.send(encode(call))
             async with asyncio.timeout(timeout_s):
                 answer = await future

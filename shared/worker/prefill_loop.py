@@ -7,6 +7,7 @@ from shared.messages.common import InstanceRef, Ok
 from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry import about
 from shared.worker.attempts import Attempts
 from shared.worker.checks import bad, check_prefill_run, check_reserve
 from shared.worker.expectations import Expectations
@@ -84,7 +85,8 @@ class PrefillLoop:
     def expire(self, now_s: float) -> None:
         """Ends reservations whose run did not come in time."""
         for promise in self._promises.expire(now_s):
-            log.info("%s: its run did not come in time", promise.handle)
+            extra = promise.about.extra  # found while another request is served
+            log.info("%s: its run did not come in time", promise.handle, extra=extra)
             self.attempts.cancel(promise.handle)
 
     def load(self) -> Load:
@@ -98,6 +100,8 @@ class PrefillLoop:
             discipline=self._queue.discipline,
             work_by_size_s=profile.work_s,
             prompts_by_size=profile.prompts,
+            computed_tokens_total=self._queue.computed_tokens_total,
+            compute_s_total=self._queue.compute_s_total,
         )
 
     # --- messages ---------------------------------------------------------------------------
@@ -129,6 +133,7 @@ class PrefillLoop:
                     num_tokens=uncached,
                     num_blocks=self._parts.grid.num_blocks(message.num_tokens),
                     expires_s=now_s + message.ttl_ms / 1000,
+                    about=about.current(),
                 )
             )
             self.attempts.forget(handle)

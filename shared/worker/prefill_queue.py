@@ -75,6 +75,8 @@ class PrefillQueue:
     _may_retry: bool = False
     _chunk: _Chunk | None = None
     _cost: CostModel = field(init=False)
+    computed_tokens_total: int = field(default=0, init=False)
+    compute_s_total: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if self.tokens_per_s <= 0:
@@ -149,6 +151,8 @@ class PrefillQueue:
             entry.tokens_left = max(entry.tokens_left - num_tokens, 0)
         self._chunk = None
         self._may_retry = True
+        self.computed_tokens_total += num_tokens
+        self.compute_s_total += seconds
         self._cost.learn_prefill(PrefillSample(end, end - num_tokens, seconds))
 
     def must_yield(self, handle: str) -> bool:

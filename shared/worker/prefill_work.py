@@ -17,6 +17,7 @@ from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry import tracing
 from shared.worker.announcer import KvAnnouncer
 from shared.worker.handover import hand_over
 from shared.worker.parts import WorkerParts, pool_lost
@@ -69,6 +70,10 @@ class PrefillWork:
 
     async def serve(self, job: PrefillJob) -> None:
         """From the reservation to the answer of decode; whatever fails is raised."""
+        with tracing.span("prefill", "server", job.told):
+            await self._serve(job)
+
+    async def _serve(self, job: PrefillJob) -> None:
         await self._hold(job)
         run = await job.run
         num_hit = self._hit_tokens(job, await self._hold(job))
@@ -87,9 +92,11 @@ class PrefillWork:
             seen_tokens=seen_tokens(run.sampling, tokens_of(run)),
             times=_times(computed),
             reuse=self._reuse(job, computed),
+            traceparent=run.traceparent,
         )
         pool = job.session.client
-        await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
+        with tracing.span("handoff", attributes={"decode": run.decode.id}):
+            await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
 
     async def _hold(self, job: PrefillJob) -> Prefix:
         """The cached prefix: fetched when reserved, held again when it was given up."""
@@ -98,9 +105,11 @@ class PrefillWork:
         if job.prefix is None:
             max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
             chain = block_keys.take(job.chain, max_blocks)
-            job.prefix = await hold_prefix(
-                job.session.client, job.ref, chain, job.source, job.remaining_s
-            )
+            with tracing.span("load") as span:
+                job.prefix = await hold_prefix(
+                    job.session.client, job.ref, chain, job.source, job.remaining_s
+                )
+                span.set(job.prefix.told)
             job.held_s = monotonic_s()
         return job.prefix
 
@@ -134,7 +143,9 @@ class PrefillWork:
         for _ in range(2):
             try:
                 one = self._new_pass(job, run, tokens)
-                return await one.compute(lambda: self._hold_in_turn(job), on_first)
+                computed = await one.compute(lambda: self._hold_in_turn(job), on_first)
+                _tell_stages(job, computed)
+                return computed
             except StaleBlocksError:
                 log.warning("%s: blocks changed while they were read, computing anew", job.handle)
                 await job.session.client.release(job.handle)
@@ -188,7 +199,7 @@ class PrefillWork:
             reuse=self._reuse(job, computed),
         )
         subject = subjects.instance("decode", run.decode.id, "cancel")
-        await self._bus.publish(subject, Cancel(ref=job.ref))
+        await self._bus.publish(subject, Cancel(ref=job.ref, traceparent=run.traceparent))
 
     def _finish(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> FinishReason | None:
         return finish_reason(
@@ -230,6 +241,14 @@ class PrefillWork:
 
 def tokens_of(run: PrefillRun) -> npt.NDArray[np.int32]:
     return np.frombuffer(run.tokens, dtype="<i4").astype(np.int32, copy=False)
+
+
+def _tell_stages(job: PrefillJob, computed: Computed) -> None:
+    """Queue and computation as spans, once both are over."""
+    began_s = job.run_s + computed.queue_s
+    tracing.past("queue", job.run_s, began_s, {})
+    told = {"compute_s": computed.compute_s, "hit_blocks": computed.hit_blocks}
+    tracing.past("compute", began_s, monotonic_s(), told)
 
 
 def _times(computed: Computed) -> Times:

@@ -7,6 +7,7 @@ from shared.messages.common import FetchSource, RequestRef
 from shared.messages.pool import Blocks, FromDisk
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.telemetry.tracing import Value
 from shared.worker.pool_client import PoolClient
 
 log = logging.getLogger("moonpool.worker")
@@ -29,6 +30,16 @@ class Prefix:
     @property
     def num_blocks(self) -> int:
         return len(self.blocks.slots)
+
+    @property
+    def told(self) -> dict[str, Value]:
+        """What a trace says of it."""
+        return {
+            "blocks": self.num_blocks,
+            "local_blocks": self.num_local,
+            "fetched_bytes": self.fetched_bytes,
+            "transport": self.transport,
+        }
 
 
 async def hold_prefix(

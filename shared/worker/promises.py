@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from shared.telemetry.about import NOTHING, About
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -13,6 +15,7 @@ class Promise:
     num_tokens: int
     num_blocks: int
     expires_s: float | None
+    about: About = NOTHING
 
     @property
     def is_reservation(self) -> bool:

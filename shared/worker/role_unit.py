@@ -6,7 +6,7 @@ cluster, with its own incarnation and state. They share the model and the comput
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from shared.engine.loaded_model import LoadedModel
@@ -20,6 +20,7 @@ from shared.runtime.errors import ServiceError
 from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
 from shared.runtime.micro import AnyEndpoint
+from shared.telemetry.metric import Reading
 from shared.worker import pool_session
 from shared.worker.compute import ComputeThread
 from shared.worker.decode_loop import DecodeLoop
@@ -31,6 +32,7 @@ from shared.worker.parts import WorkerParts
 from shared.worker.peer_watch import PeerWatch
 from shared.worker.pool_session import PoolSession, Role
 from shared.worker.prefill_loop import PrefillLoop
+from shared.worker.readings import readings_of
 from shared.worker.settings import WorkerSettings
 
 ATTACH_TIMEOUT_S = 30.0
@@ -74,6 +76,7 @@ class RoleUnit:
         self.loop = PrefillLoop(parts) if role == "prefill" else DecodeLoop(parts)
         self._membership = Membership(process.bus, watch, self.loop, process.id)
         self._subscriptions: list[Subscription] = []
+        self._forget_readings: Callable[[], None] = lambda: None
 
     async def start(self, further: Sequence[AnyEndpoint] = ()) -> None:
         """Attach, take part, be ready. `further` are served beside the role's own endpoints."""
@@ -95,6 +98,7 @@ class RoleUnit:
         context.tasks.start_soon(self._membership.run(), name="membership")
         context.tasks.start_soon(self._keep_attached(), name="pool attachment")
         context.state = "ready"
+        self._forget_readings = context.meters.add(self.role, self._readings)
         context.tasks.start_soon(self._heartbeat.run(), name="heartbeat")
 
     async def drain(self, timeout_s: float) -> None:
@@ -115,6 +119,7 @@ class RoleUnit:
 
     async def stop(self, timeout_s: float) -> None:
         """Leave no subscription, task or attachment; ServiceError when a task does not end."""
+        self._forget_readings()
         await self.context.stop_serving()
         for subscription in self._subscriptions:
             await subscription.stop()
@@ -163,6 +168,9 @@ class RoleUnit:
             if not context.stopping.is_set():
                 context.state = "ready"
             self._heartbeat.poke()
+
+    def _readings(self) -> Iterator[Reading]:
+        return readings_of(self._report(), self.loop.load())
 
     def _report(self) -> InstanceReport:
         if self.session is None:

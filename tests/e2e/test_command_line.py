@@ -120,6 +120,7 @@ def test_up_serves_until_ctrl_c_and_leaves_nothing(up: Up) -> None:
         "prefill",
         "decode",
     }
+    assert all(one["metrics"].startswith("http://127.0.0.1:") for one in seen["services"])
 
     chat = up.run("chat", "--json", "--message", "Hello", "--max-tokens", "8")
     assert chat.returncode == 0, chat.stderr

@@ -163,3 +163,12 @@ async def test_files_that_are_no_certificate_are_told_by_their_settings(tmp_path
 
     with pytest.raises(ServiceError, match="MOONPOOL_HTTP_CERT"):
         HttpServer(app, "127.0.0.1", 0, cert=cert, key=cert)
+
+
+async def test_with_keys_the_metrics_are_the_admins(nats_url: str) -> None:
+    async with running_rig(nats_url, api_keys=json.dumps(KEYS)) as rig:
+        for key, status in ((None, 401), ("key-of-acme", 403), (ADMIN_KEY, 200)):
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            assert (await rig.http.get("/metrics", headers=headers)).status_code == status, key
+    async with running_rig(nats_url) as rig:
+        assert (await rig.http.get("/metrics")).status_code == 200
