@@ -59,12 +59,12 @@ def report(service: str, instance: str) -> str:
 
 
 def transfer(node: str, operation: str) -> str:
-    """describe, lease, release, inventory, pin, drop, replicate: asked of one node's transfer."""
+    """describe, lease, release, inventory, pin, drop, replicate, flush, drain: asked of one node's transfer."""
     return f"{PREFIX}.transfer.{node}.{operation}"
 
 
 def instance(service: str, instance_id: str, operation: str) -> str:
-    """reserve, run, cancel, release, kv, handoff, ping: asked of one prefill or decode instance."""
+    """reserve, run, cancel, kv, handoff, role, drain: asked of one prefill or decode instance."""
     return f"{PREFIX}.{service}.{instance_id}.{operation}"
 
 

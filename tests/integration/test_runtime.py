@@ -81,7 +81,7 @@ async def test_errors_arrive_as_the_service_error_that_was_raised(bus: Bus) -> N
         assert caught.value.retry_after_s == 1.5
         bad = await bus.client.request("moonpool.t.refuse", b"\xff\xff", timeout=5)
         assert bad.headers is not None
-        assert bad.headers["Nats-Service-Error-Code"] == "bad_request"
+        assert bad.headers["Nats-Service-Error-Code"] == "400"
         await service.stop()
 
 

@@ -31,6 +31,8 @@ OPERATOR_ASKS = {
     "gateway_bill",
     "role",
     "pin",
+    "flush",
+    "drain",
 }
 OPERATOR_HEARS = {"trace"}
 ROLES = ("prefill", "decode")
@@ -40,13 +42,14 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "ping": [(service, "*") for service in SERVICES],
     "instance": [
         *((role, "*", name) for role in ROLES for name in ("reserve", "run", "cancel", "ping")),
-        *((role, "*", "role") for role in ROLES),
+        *((role, "*", name) for role in ROLES for name in ("role", "drain")),
         *(("decode", "*", name) for name in ("kv", "handoff")),
     ],
     "cache_index": [("*", name) for name in ("stats", "contents", "prints")],
     "transfer": [
         ("*", name)
-        for name in ("describe", "lease", "release", "inventory", "pin", "drop", "replicate")
+        for name in ("describe", "lease", "release", "inventory")
+        + ("pin", "drop", "replicate", "flush", "drain")
     ],
 }
 
