@@ -66,7 +66,10 @@ class TransferService:
         self._calls = WorkerCalls(self._node, self._attachments, self._heartbeat.poke)
         self._handlers = PeerHandlers(self._node, self._publisher)
         operator = OperatorHandlers(
-            self._node, lambda: self._tiers, self._calls.check_not_draining, self._drain_for_operator
+            self._node,
+            lambda: self._tiers,
+            self._calls.check_not_draining,
+            self._drain_for_operator,
         )
         await context.serve(
             [*self._handlers.endpoints(), *operator.endpoints()],

@@ -59,7 +59,8 @@ def report(service: str, instance: str) -> str:
 
 
 def transfer(node: str, operation: str) -> str:
-    """describe, lease, release, inventory, pin, drop, replicate, flush, drain: asked of one node's transfer."""
+    """Asked of one node's transfer: describe, lease, release, inventory; of operators pin, drop,
+    replicate, flush, drain."""
     return f"{PREFIX}.transfer.{node}.{operation}"
 
 

@@ -97,9 +97,7 @@ async def test_a_flush_of_more_than_one_batch_empties_all(host: TransferHost, bu
     pool.close()
 
 
-async def test_a_flush_of_the_ssd_is_for_good(
-    host: TransferHost, bus: Bus, tmp_path: Path
-) -> None:
+async def test_a_flush_of_the_ssd_is_for_good(host: TransferHost, bus: Bus, tmp_path: Path) -> None:
     settings = {
         "MOONPOOL_SSD_DIR": str(tmp_path / "ssd"),
         "MOONPOOL_SSD_BYTES": str(64 * GEOMETRY.block_bytes),

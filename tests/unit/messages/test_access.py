@@ -47,9 +47,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     ],
     "cache_index": [("*", name) for name in ("stats", "contents", "prints")],
     "transfer": [
-        ("*", name)
-        for name in ("describe", "lease", "release", "inventory")
-        + ("pin", "drop", "replicate", "flush", "drain")
+        *(("*", name) for name in ("describe", "lease", "release", "inventory")),
+        *(("*", name) for name in ("pin", "drop", "replicate", "flush", "drain")),
     ],
 }
 
