@@ -83,7 +83,7 @@ async def collect(cluster: LocalCluster, http: httpx.AsyncClient) -> dict[str, s
     await cluster.restart("node-2")
     await cluster.restart("decode-2")
     await cluster.wait_ready()
-    sample = await _serve(cluster, http)
+    sample = await serve(cluster, http)
     outputs = {"error": await _ask_raw(bus, subjects.CONDUCTOR_CHANGE_REPLICA, {"model": 5})}
     for entry in ENTRIES:
         if entry.ask is not None:
@@ -94,12 +94,12 @@ async def collect(cluster: LocalCluster, http: httpx.AsyncClient) -> dict[str, s
     heard = [entry for entry in ENTRIES if entry.ask is None]
     async with asyncio.timeout(LISTEN_S):
         while missing := [one for one in heard if tap.shown(one) is None]:
-            await _serve(cluster, http, seed=len(missing))
+            await serve(cluster, http, seed=len(missing))
             await asyncio.sleep(0.5)
     return outputs | {one.subjects[0]: tap.shown(one) or "" for one in heard}
 
 
-async def _serve(cluster: LocalCluster, http: httpx.AsyncClient, seed: int = 0) -> Sample:
+async def serve(cluster: LocalCluster, http: httpx.AsyncClient, seed: int = 0) -> Sample:
     """Requests that hit locally and remotely, with decode on the other node."""
     tokens = np.random.default_rng(seed).integers(3, 500, NUM_TOKENS).astype(np.int32)
     for number, (prefill, decode_) in enumerate(((1, 2), (1, 1), (2, 1)), start=1):
