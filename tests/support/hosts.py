@@ -76,10 +76,17 @@ class Hosts:
         """From other hosts only these TCP ports can be reached; False where there is no nft."""
         if shutil.which("nft") is None:
             return False
-        rules = (
-            "table inet filter { chain input { type filter hook input priority 0; policy drop; "
-            'iif "lo" accept; ct state established,related accept; ip protocol icmp accept; '
-            f"tcp dport {{ {', '.join(map(str, ports))} }} accept; }} }}"
+        rules = "\n".join(
+            [
+                "table inet filter {",
+                "  chain input {",
+                "    type filter hook input priority 0; policy drop;",
+                '    iif "lo" accept',
+                "    ct state established,related accept",
+                f"    tcp dport {{ {', '.join(map(str, ports))} }} accept",
+                "  }",
+                "}",
+            ]
         )
         self._in(name, "nft", rules)
         return True
