@@ -137,7 +137,7 @@ def _has_settled(one: InstanceReport, *, is_over: bool) -> bool:
 
 
 def _unknown(state: StateReply, name: str) -> str:
-    known = sorted({one.id for one in (*state.instances, *state.nodes)})
+    known = sorted({one.id for one in state.instances} | {one.id for one in state.nodes})
     if any(one.id == name for one in state.gateways):
         return f"{name} is a gateway: it drains when it is told to stop (SIGTERM)"
     return f"there is no instance or node {name!r} (known: {', '.join(known) or 'none'})"

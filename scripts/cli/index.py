@@ -119,9 +119,11 @@ def lookup(
 
       moonpool index lookup --key 0f3a8c1e9b7d4e2f6a5b3c1d0e9f8a7b
     """
+    if (key is None) == ((text, tokens, keys) == (None, None, None)):
+        raise CommandError(
+            "give a prompt or --key, one of them", hint="a prompt is a text, --tokens or --keys"
+        )
     if key is not None:
-        if (text, tokens, keys) != (None, None, None):
-            raise CommandError("give a prompt or --key, one of them")
         packed = _key_of(key)
         shown = on_bus("index", nats, lambda bus: _lookup_key(bus, model, packed))
     else:

@@ -201,5 +201,5 @@ def _type_name(annotation: Any) -> str:
     if issubclass(annotation, BaseModel):
         return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
     return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}.get(
-        annotation.__name__, annotation.__name__
+        str(annotation.__name__), str(annotation.__name__)
     )
