@@ -97,7 +97,9 @@ def packed_tokens(text: str) -> bytes:
         ids = [int(one) for one in text.replace(",", " ").split()]
         return np.asarray(ids, dtype="<i4").tobytes()
     except (ValueError, OverflowError):
-        raise CommandError(f"--tokens {text[:40]}: must be token ids such as 5,17,3") from None
+        raise CommandError(
+            f"--tokens {text[:40]}: these are no token ids", hint="write them as 5,17,3"
+        ) from None
 
 
 def packed_keys(text: str) -> bytes:
@@ -108,7 +110,10 @@ def packed_keys(text: str) -> bytes:
     except ValueError:
         keys = b""
     if not keys:
-        raise CommandError(f"--keys {text[:40]}: keys have {2 * KEY_BYTES} hex digits each")
+        raise CommandError(
+            f"--keys {text[:40]}: keys have {2 * KEY_BYTES} hex digits each",
+            hint="`moonpool index lookup --json` prints those of a prompt",
+        )
     return keys
 
 
