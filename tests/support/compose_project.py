@@ -41,6 +41,7 @@ class ComposeProject:
 
     def __enter__(self) -> Self:
         self._run(["git", "clone", "-q", str(ROOT), str(self._clone)], cwd=ROOT)
+        self.compose("build", "-q", timeout_s=UP_S)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -59,7 +60,7 @@ class ComposeProject:
         """As many containers of each service as wanted, all of them healthy; waits for it."""
         counts = [f"{name.replace('_', '-')}={count}" for name, count in scale.items()]
         options = [part for count in counts for part in ("--scale", count)]
-        self.compose("up", "-d", "--build", "--no-recreate", *options, timeout_s=UP_S)
+        self.compose("up", "-d", "--no-recreate", *options, timeout_s=UP_S)
         self.wait_healthy()
 
     def wait_healthy(self) -> None:
@@ -97,6 +98,7 @@ class ComposeProject:
             command,
             cwd=cwd,
             env=self._env,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeout_s,
