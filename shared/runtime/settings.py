@@ -47,7 +47,7 @@ class CommonSettings(BaseSettings):
     drain_timeout_s: float = Field(default=10.0, ge=0.0)
     cache_dir: Path = Path.home() / ".cache" / "moonpool"
     health_file: Path | None = Field(
-        default=None, description="where the process writes its id for the health check"
+        default=None, description="renewed while the process is ready: its age is the health check"
     )
 
     @model_validator(mode="after")
