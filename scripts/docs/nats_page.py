@@ -10,13 +10,16 @@ from pydantic import BaseModel
 
 from scripts.docs.sample import NAMES
 from scripts.docs.subject_list import ENTRIES, FAMILIES, Entry
+from shared.messages import subjects
 from shared.messages.access import ACCESS, covers
 from shared.messages.envelope import Message
 
-MICRO = ("$SRV.PING", "$SRV.INFO.moonpool-transfer", "$SRV.STATS.moonpool-gateway")
-"""The examples of NATS' own service protocol; the CLI's commands for them."""
-MICRO_COMMANDS = ("nats micro ping", "nats micro info moonpool-transfer",
-                  "nats micro stats moonpool-gateway")  # fmt: skip
+MICRO = {
+    subjects.MICRO_PING: "nats micro ping",
+    subjects.micro("INFO", "transfer"): "nats micro info moonpool-transfer",
+    subjects.micro("STATS", "gateway"): "nats micro stats moonpool-gateway",
+}
+"""The examples of NATS' own service protocol, and the CLI's commands for them."""
 _BLOCK = re.compile(r"^```\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 HEAD = """# NATS: every subject
 
@@ -116,7 +119,7 @@ def _micro(outputs: Mapping[str, str]) -> str:
         "model in the metadata. A process that attaches to another pool, or changes its role, is "
         "another incarnation and another micro service.\n\n"
     )
-    for subject, command in zip(MICRO, MICRO_COMMANDS, strict=True):
+    for subject, command in MICRO.items():
         text += f"`{command}` asks `{subject}`:\n\n{_block(subject, outputs)}\n"
     return text
 

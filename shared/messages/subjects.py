@@ -43,6 +43,11 @@ MICRO_PING = "$SRV.PING"
 MICRO_ALL = "$SRV.>"
 
 
+def micro(verb: str, service: str) -> str:
+    """INFO, STATS, PING: asked of every process of one of our services."""
+    return f"$SRV.{verb}.{PREFIX}-{service}"
+
+
 def cache_index(index: str, operation: str) -> str:
     """stats, contents, prints: asked of one cache-index."""
     return f"{PREFIX}.cache-index.{index}.{operation}"

@@ -12,6 +12,7 @@ NO_SUBJECTS = {
     "BENCH_BARE",
     "MICRO_ALL",
     "MICRO_PING",
+    "micro",
     "PREFIX",
     "QUEUE_GROUP",
     "REPORTS_ALL",
