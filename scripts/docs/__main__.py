@@ -16,8 +16,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "nats.md"
 OPTIONS = ClusterOptions(
     model="dummy:tiny",
     pool_bytes=32 << 20,
-    conductors=2,
-    cache_indexes=2,
     threads=1,
     drain_timeout_s=2.0,
 )
