@@ -16,8 +16,8 @@ from shared.messages.envelope import Message
 
 MICRO = {
     subjects.MICRO_PING: "nats micro ping",
-    subjects.micro("INFO", "transfer"): "nats micro info moonpool-transfer",
-    subjects.micro("STATS", "gateway"): "nats micro stats moonpool-gateway",
+    f"{subjects.MICRO_INFO}.moonpool-transfer": "nats micro info moonpool-transfer",
+    f"{subjects.MICRO_STATS}.moonpool-gateway": "nats micro stats moonpool-gateway",
 }
 """The examples of NATS' own service protocol, and the CLI's commands for them."""
 _BLOCK = re.compile(r"^```\n(.*?)^```\n", re.MULTILINE | re.DOTALL)

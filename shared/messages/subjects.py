@@ -40,12 +40,9 @@ BENCH_BARE = f"{PREFIX}.bench.bare"
 
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+MICRO_INFO = "$SRV.INFO"
+MICRO_STATS = "$SRV.STATS"
 MICRO_ALL = "$SRV.>"
-
-
-def micro(verb: str, service: str) -> str:
-    """INFO, STATS, PING: asked of every process of one of our services."""
-    return f"$SRV.{verb}.{PREFIX}-{service}"
 
 
 def cache_index(index: str, operation: str) -> str:
