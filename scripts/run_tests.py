@@ -34,6 +34,7 @@ GROUPS = (
     Group("e2e", ("e2e",), 2),
     Group("fault", ("fault",), 2),
     Group("rdma", ("rdma",), 1),
+    Group("compose", ("compose",), 1),
     Group("gpu", ("gpu",), 1),
 )
 

@@ -1,6 +1,5 @@
 """`moonpool index`: what the index knows, what it holds, and whether that is the truth."""
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
@@ -9,9 +8,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.cli.index_prompt import chain_of_prompt
+from scripts.cli.asking import JsonOption, NatsOption, on_bus
 from scripts.cli.output import CommandError, print_json
-from scripts.cli.target import find_target, need_target
+from scripts.cli.prompt_chain import (
+    ChatOption,
+    GivenPrompt,
+    KeysOption,
+    ModelOption,
+    SaltOption,
+    TenantOption,
+    TextArgument,
+    TokensOption,
+    chain_of,
+    served_model,
+)
 from scripts.index.asking import ChangedMeanwhile, IndexAsker, Source
 from scripts.index.verify import NodeComparison
 from scripts.index.verify import verify as compare
@@ -19,14 +29,9 @@ from shared.kv.ids import KEY_BYTES
 from shared.kv.print_table import Prints
 from shared.messages.index import IndexStats, MatchReply
 from shared.runtime.bus import Bus
-from shared.runtime.errors import ServiceError
 
 T = TypeVar("T")
 PLACES = ("mirror", "redis", "pool")
-NatsOption = Annotated[
-    str | None, typer.Option(help="NATS of the cluster; else the one that runs here.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -89,12 +94,16 @@ def _redis_text(one: IndexStats) -> str:
 
 @app.command()
 def lookup(
-    prompt: Annotated[str | None, typer.Argument(help="Text of a prompt.")] = None,
-    key: Annotated[str | None, typer.Option(help="A block's key, 32 hex digits, instead.")] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="The text is one user message of a chat.")
-    ] = False,
-    model: Annotated[str | None, typer.Option(help="Of several that are served.")] = None,
+    text: TextArgument = None,
+    tokens: TokensOption = None,
+    keys: KeysOption = None,
+    key: Annotated[
+        str | None, typer.Option(help="The key of one block instead, 32 hex digits.")
+    ] = None,
+    chat: ChatOption = False,
+    model: ModelOption = None,
+    salt: SaltOption = None,
+    tenant: TenantOption = "",
     nats: NatsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -106,30 +115,45 @@ def lookup(
 
       moonpool index lookup --chat "$(cat question.txt)" --json
 
+      moonpool index lookup "The quick brown fox ..." --tenant acme --salt s1
+
       moonpool index lookup --key 0f3a8c1e9b7d4e2f6a5b3c1d0e9f8a7b
     """
-    if (prompt is None) == (key is None):
-        raise CommandError("give a prompt or --key, one of them")
-    packed = None if key is None else _key_of(key)
-
-    async def ask(bus: Bus) -> tuple[dict[str, Any], bool]:
-        asker = IndexAsker(bus)
-        chain = await chain_of_prompt(bus, model, prompt, is_chat=chat)
-        if packed is not None:
-            holders = (await asker.holders(chain.root, packed)).holders
-            nodes = [{"node": one.node.id, "tier": one.tier} for one in holders]
-            return {"key": packed.hex(), "nodes": nodes}, bool(nodes)
-        found = await asker.match(chain.root, chain.keys)
-        shown = _match_json(found, chain.block_tokens)
-        shown |= {"tokens": chain.num_tokens, "blocks": len(chain.keys) // KEY_BYTES}
-        return shown, bool(found.nodes)
-
-    shown, ok = _on_bus(nats, ask)
+    if (key is None) == ((text, tokens, keys) == (None, None, None)):
+        raise CommandError(
+            "give a prompt or --key, one of them", hint="a prompt is a text, --tokens or --keys"
+        )
+    if key is not None:
+        packed = _key_of(key)
+        shown = on_bus("index", nats, lambda bus: _lookup_key(bus, model, packed))
+    else:
+        given = GivenPrompt(text, tokens, keys, chat, model, salt, tenant)
+        shown = on_bus("index", nats, lambda bus: _lookup_prompt(bus, given))
+    ok = bool(shown["nodes"])
     if as_json:
         print_json({"ok": ok, **shown})
     else:
         _print_lookup(shown)
     raise typer.Exit(0 if ok else 1)
+
+
+async def _lookup_key(bus: Bus, model: str | None, key: bytes) -> dict[str, Any]:
+    served = await served_model(bus, model)
+    holders = (await IndexAsker(bus).holders(served.root, key)).holders
+    return {
+        "key": key.hex(),
+        "nodes": [{"node": one.node.id, "tier": one.tier} for one in holders],
+    }
+
+
+async def _lookup_prompt(bus: Bus, given: GivenPrompt) -> dict[str, Any]:
+    chain = await chain_of(bus, given)
+    found = await IndexAsker(bus).match(chain.root, chain.keys)
+    return _match_json(found, chain.block_tokens) | {
+        "tokens": chain.num_tokens,
+        "blocks": chain.num_blocks,
+        "keys": chain.keys.hex(),
+    }
 
 
 def _key_of(text: str) -> bytes:
@@ -295,21 +319,10 @@ async def _some_indexes(asker: IndexAsker) -> list[str]:
 
 
 def _ask(nats: str | None, ask: Callable[[IndexAsker], Awaitable[T]]) -> T:
-    return _on_bus(nats, lambda bus: ask(IndexAsker(bus)))
-
-
-def _on_bus(nats: str | None, ask: Callable[[Bus], Awaitable[T]]) -> T:
-    target = need_target(find_target(nats=nats))
-
-    async def run() -> T:
-        bus = await target.connect("index")
+    async def run(bus: Bus) -> T:
         try:
-            return await ask(bus)
-        except ServiceError as error:
-            raise CommandError(error.message, hint="`moonpool status` shows what runs") from None
+            return await ask(IndexAsker(bus))
         except ChangedMeanwhile as error:
             raise CommandError(f"{error} changed while it was read", hint="ask again") from None
-        finally:
-            await bus.close()
 
-    return asyncio.run(run())
+    return on_bus("index", nats, run)

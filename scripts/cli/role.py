@@ -5,6 +5,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from scripts.cli.asking import JsonOption, NatsOption, YesOption, confirm
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.target import Target, find_target, need_target
 from scripts.launcher.readiness import ask_conductor
@@ -28,11 +29,10 @@ SERVICES: dict[str, set[str]] = {
 def role(
     instance: Annotated[str, typer.Argument(help="Id of a prefill or decode instance.")],
     new_role: Annotated[str, typer.Argument(metavar="ROLE", help="prefill, decode or both.")],
-    nats: Annotated[
-        str | None, typer.Option(help="NATS of the cluster; else the one that runs here.")
-    ] = None,
     timeout_s: Annotated[float, typer.Option(min=0, help="Wait so long for the new role.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    yes: YesOption = False,
+    nats: NatsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Drain an instance and let it go on in another role; waits until it is ready in it.
 
@@ -42,12 +42,13 @@ def role(
 
       moonpool role prefill-2 decode
 
-      moonpool role decode-1 both --json
+      moonpool role decode-1 both --yes --json
     """
     wanted = next((known for known in get_args(WorkerRole) if known == new_role), None)
     if wanted is None:
         raise CommandError(f"role {new_role!r} is none of {', '.join(get_args(WorkerRole))}")
     target = need_target(find_target(nats=nats))
+    confirm(f"End what {instance} does and make it {wanted}?", is_yes=yes, as_json=as_json)
     reports = asyncio.run(_change(target, instance, wanted, timeout_s))
     if as_json:
         print_json(

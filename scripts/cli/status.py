@@ -1,7 +1,7 @@
 """`moonpool status`: who is there, who is ready; the exit code tells health."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,11 +10,14 @@ from rich.table import Table
 
 from scripts.cli.output import print_json
 from scripts.cli.target import Target, find_target, need_target
+from scripts.index.asking import IndexAsker
 from scripts.launcher import readiness
 from shared.messages import subjects
 from shared.messages.common import Empty
 from shared.messages.conductor import StateReply
+from shared.messages.index import IndexStats
 from shared.messages.micro import MicroPing
+from shared.runtime.errors import ServiceError
 
 ROLES = ("gateway", "conductor", "cache-index", "transfer", "prefill", "decode")
 GATHER_S = 0.5
@@ -36,8 +39,8 @@ def status(
 
       moonpool status --nats nats://my-nats:4222
     """
-    processes, state = asyncio.run(_look(need_target(find_target(nats=nats))))
-    problems = problems_of(processes, state)
+    processes, state, indexes = asyncio.run(_look(need_target(find_target(nats=nats))))
+    problems = problems_of(processes, state, indexes)
     if as_json:
         print_json(_as_json(processes, state, problems))
     else:
@@ -45,23 +48,45 @@ def status(
     raise typer.Exit(1 if problems else 0)
 
 
-async def _look(target: Target) -> tuple[list[MicroPing], StateReply | None]:
+async def _look(
+    target: Target,
+) -> tuple[list[MicroPing], StateReply | None, list[IndexStats | str]]:
     bus = await target.connect("status")
     try:
         processes = await bus.gather(subjects.MICRO_PING, Empty(), MicroPing, within_s=GATHER_S)
         state = await readiness.ask_conductor(bus)
+        asker = IndexAsker(bus)
+        names = sorted(one.name_of for one in processes if one.role == "cache-index")
+        indexes = list(await asyncio.gather(*(_stats_of(asker, name) for name in names)))
     finally:
         await bus.close()
     ours = [process for process in processes if process.role in ROLES]
-    return sorted(ours, key=lambda process: (ROLES.index(process.role), process.name_of)), state
+    ours.sort(key=lambda process: (ROLES.index(process.role), process.name_of))
+    return ours, state, indexes
 
 
-def problems_of(processes: list[MicroPing], state: StateReply | None) -> list[str]:
+async def _stats_of(asker: IndexAsker, name: str) -> IndexStats | str:
+    """Its name when it does not say."""
+    try:
+        return await asker.stats(name)
+    except ServiceError:
+        return name
+
+
+def problems_of(
+    processes: list[MicroPing], state: StateReply | None, indexes: Sequence[IndexStats | str] = ()
+) -> list[str]:
     """What keeps the cluster from being healthy; empty when nothing does."""
     present = {process.role for process in processes}
     problems = [f"no {role} answers" for role in ROLES if role not in present]
+    for one in indexes:
+        if isinstance(one, str):
+            problems.append(f"{one} does not say how it is")
+        elif not one.is_redis_up:
+            problems.append(f"{one.index} cannot reach Redis")
     if state is None:
-        return problems
+        silent = ["no conductor says what it sees"] if "conductor" in present else []
+        return problems + silent
     unready = (one for one in readiness.reports_of(state) if one.state != "ready")
     problems.extend(f"{one.id} is {one.state}" for one in unready)
     if not state.models:

@@ -3,15 +3,19 @@
 import asyncio
 import signal
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scripts.cli.output import CommandError, console
-from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.errors import LaunchError
 
 T = TypeVar("T")
 SAME_WISH_S = 0.3
 """`timeout` and some supervisors signal the process and then its group: that is one wish."""
+
+
+class Killable(Protocol):
+    def kill_all(self) -> None:
+        """SIGKILL for everything at once."""
 
 
 async def first_of(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
@@ -38,7 +42,7 @@ async def _value_of(work: Coroutine[Any, Any, T]) -> T | LaunchError | CommandEr
         return error
 
 
-def watch_signals(cluster: LocalCluster) -> asyncio.Event:
+def watch_signals(cluster: Killable) -> asyncio.Event:
     """The event of the first SIGINT, SIGTERM or SIGHUP; the second one kills at once."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -13,17 +13,20 @@ from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
 from scripts.credentials import credential_set
 from scripts.launcher import state_file
-from scripts.launcher.cluster import LocalCluster, reachable
+from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.options import DEFAULT_DECODE_TOKENS, DEFAULT_MODEL, ClusterOptions
+from scripts.launcher.ports import reachable
 from scripts.launcher.readiness import ask_conductor
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import locate
+from shared.runtime.bus import redacted
 from shared.scheduling.policies.registry import POLICIES
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 DTYPES = ("float32", "bfloat16")
 MODES = ("exact", "fast")
+DEFAULT_HOST = "127.0.0.1"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -34,7 +37,9 @@ def up(
             envvar="MOONPOOL_MODEL", help="Name, GGUF file, Hugging Face folder or dummy:<preset>."
         ),
     ] = DEFAULT_MODEL,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes (pools with their workers).")] = 2,
+    nodes: Annotated[
+        int, typer.Option(min=0, help="Nodes (pools with their workers); 0: all on other hosts.")
+    ] = 2,
     prefill_per_node: Annotated[int, typer.Option(min=0, help="Prefill workers a node.")] = 1,
     decode_per_node: Annotated[int, typer.Option(min=0, help="Decode workers a node.")] = 1,
     both_per_node: Annotated[int, typer.Option(min=0, help="Workers a node that do both.")] = 0,
@@ -50,6 +55,12 @@ def up(
     nats: Annotated[
         str | None, typer.Option(envvar="MOONPOOL_NATS_URL", help="Use this NATS.")
     ] = None,
+    nats_host: Annotated[
+        str, typer.Option(help="Address its own NATS listens at; other hosts join there.")
+    ] = "127.0.0.1",
+    nats_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of its own NATS; 0: a free one.")
+    ] = 0,
     redis: Annotated[
         str | None, typer.Option(envvar="MOONPOOL_REDIS_URL", help="Use this Redis.")
     ] = None,
@@ -124,6 +135,8 @@ def up(
       moonpool up --model dummy:tiny --log-level DEBUG --keep-logs
 
       moonpool up --nats nats://my-nats:4222 --redis redis://my-redis:6379
+
+      moonpool up --nodes 0 --nats-host 10.0.0.1 --nats-port 4222 --host 0.0.0.0
     """
     for option, value, allowed in (
         ("--log-level", log_level.upper(), LOG_LEVELS),
@@ -133,7 +146,7 @@ def up(
     ):
         if value is not None and value not in allowed:
             raise CommandError(f"{option} {value} is none of {', '.join(allowed)}")
-    if both_per_node + min(prefill_per_node, decode_per_node) < 1:
+    if nodes and both_per_node + min(prefill_per_node, decode_per_node) < 1:
         raise CommandError(
             "a cluster needs prefill and decode workers",
             hint="give --prefill-per-node and --decode-per-node, or --both-per-node",
@@ -149,6 +162,8 @@ def up(
         host=host,
         port=port,
         nats_url=nats,
+        nats_host=nats_host,
+        nats_port=nats_port,
         redis_url=redis,
         credentials=credentials,
         http_cert=http_cert,
@@ -279,16 +294,32 @@ def announce(cluster: LocalCluster, model: str, context: Path, *, as_json: bool)
         soft_wrap=True,
         markup=False,
     )
+    if cluster.options.nats_host != DEFAULT_HOST:
+        console.print(
+            "A node on another host, with a copy of the credentials:\n"
+            f"  moonpool node --nats {redacted(cluster.nats_url)} --model {cluster.options.model} "
+            f"--credentials {_folder_of(cluster) or '…'}\n",
+            soft_wrap=True,
+            markup=False,
+        )
     if as_json:
         print_json(
             {
                 "ok": True,
                 "url": url,
                 "model": model,
-                "nats_url": cluster.nats_url,
-                "redis_url": cluster.redis_url,
+                # Passwords are in files that only this user can read, never here.
+                "nats_url": redacted(cluster.nats_url),
+                "redis_url": redacted(cluster.redis_url),
+                "credentials": _folder_of(cluster),
                 "nats_context": str(context),
                 "run_dir": str(cluster.folder.path),
                 "pids": {name: cluster.process(name).pid for name in cluster.names.all},
             }
         )
+
+
+def _folder_of(cluster: LocalCluster) -> str | None:
+    """Where the credentials of this cluster are; None: its servers were given without a set."""
+    made = cluster.credentials
+    return None if made is None else str(made.folder)

@@ -60,6 +60,12 @@ class CredentialSet:
         scheme, _, rest = url.partition("://")
         return f"{scheme}://{ADMIN}:{self.password(ADMIN, 'redis')}@{rest}"
 
+    def access(self, service: str) -> NatsAccess:
+        """How a service shows itself to NATS."""
+        return NatsAccess(
+            service, self.password(service), TlsFiles(self.folder / service / "ca.pem")
+        )
+
     def operator(self) -> NatsAccess:
         return NatsAccess(ADMIN, self.password(ADMIN), TlsFiles(self.ca))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from scripts.credentials.credential_set import CredentialSet
 from scripts.credentials.nats_config import tls
 from scripts.launcher.errors import LaunchError
-from scripts.launcher.ports import HeldPort
+from scripts.launcher.ports import HeldPort, reachable
 from scripts.launcher.processes import ProcessSpec
 
 MAX_PAYLOAD = "8MB"
@@ -36,14 +36,22 @@ class NatsServer:
 
     name = "nats"
 
-    def __init__(self, folder: Path, credentials: CredentialSet | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        credentials: CredentialSet | None = None,
+        *,
+        host: str = HOST,
+        port: int = 0,
+    ) -> None:
         """`credentials`: its users only, over TLS only; without them everybody may do all."""
         folder.mkdir(parents=True, exist_ok=True)
         self._binary = find_nats_server()
-        self._port = HeldPort(HOST)
+        self._host = host
+        self._port = HeldPort(host, port, option="--nats-port")
         self._config = folder / "nats.conf"
         self._config.write_text(
-            f'host: "{HOST}"\n'
+            f'host: "{host}"\n'
             f"port: {self._port.number}\n"
             f'server_name: "moonpool-{self._port.number}"\n'
             f"max_payload: {MAX_PAYLOAD}\n"
@@ -54,7 +62,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        return f"nats://{HOST}:{self._port.number}"
+        return f"nats://{reachable(self._host)}:{self._port.number}"
 
     @property
     def spec(self) -> ProcessSpec:
@@ -64,7 +72,10 @@ class NatsServer:
 
     async def wait_ready(self, *, timeout_s: float = 10.0) -> None:
         """Until it greets a client."""
-        await wait_for_answer(self.name, self._port.number, b"", b"INFO", timeout_s=timeout_s)
+        host = reachable(self._host).strip("[]")
+        await wait_for_answer(
+            self.name, self._port.number, b"", b"INFO", timeout_s=timeout_s, host=host
+        )
 
     def close(self) -> None:
         """Give the port back; the process must have ended."""
@@ -79,22 +90,22 @@ def _secured(folder: Path, credentials: CredentialSet) -> str:
 
 
 async def wait_for_answer(
-    name: str, port: int, question: bytes, answer: bytes, *, timeout_s: float
+    name: str, port: int, question: bytes, answer: bytes, *, timeout_s: float, host: str = HOST
 ) -> None:
     """Until the server on `port` answers `question` with something that starts with `answer`."""
     try:
         async with asyncio.timeout(timeout_s):
             while True:
-                if await _answers(port, question, answer):
+                if await _answers(host, port, question, answer):
                     return
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise LaunchError(f"{name} did not come up on port {port} in {timeout_s:g} s") from None
 
 
-async def _answers(port: int, question: bytes, answer: bytes) -> bool:
+async def _answers(host: str, port: int, question: bytes, answer: bytes) -> bool:
     try:
-        reader, writer = await asyncio.open_connection(HOST, port)
+        reader, writer = await asyncio.open_connection(host, port)
     except OSError:
         return False
     try:

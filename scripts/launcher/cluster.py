@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import httpx
 
-from scripts.credentials.credential_set import CredentialSet, find_set, make_set
+from scripts.credentials.credential_set import DEFAULT_HOSTS, CredentialSet, find_set, make_set
 from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher import readiness
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.layout import Surroundings, names_of, specs_of
 from scripts.launcher.options import ClusterOptions
-from scripts.launcher.ports import HeldPort
+from scripts.launcher.ports import HeldPort, reachable
 from scripts.launcher.processes import Child, Exit, OnLine, ProcessSpec
 from scripts.launcher.readiness import Readiness
 from scripts.launcher.run_folder import RunFolder
@@ -30,6 +30,7 @@ from shared.runtime.nats_access import NatsAccess
 from shared.runtime.settings import CommonSettings, read_settings
 
 READY_TIMEOUT_S = 180.0
+CONNECT_TIMEOUT_S = 10.0
 LOOK_INTERVAL_S = 0.2
 SERVER_GRACE_S = 3.0
 STOP_MARGIN_S = 7.0
@@ -129,7 +130,9 @@ class LocalCluster:
             nonlocal seen
             while True:
                 wanted = [m for m in self.names.members if m.id in self._supervisor.names]
-                seen = await readiness.ask(self.bus, self._http, wanted, self.base_urls)
+                # Without a node of its own no model is served before others join.
+                urls = self.base_urls if self.options.nodes else []
+                seen = await readiness.ask(self.bus, self._http, wanted, urls)
                 on_progress(seen)
                 if seen.is_ready:
                     return
@@ -202,9 +205,17 @@ class LocalCluster:
         elif not self.nats_url:
             # A Redis that is given has users of its own.
             folder, is_for_redis = self.folder.path / "credentials", not self.redis_url
-            self.credentials = await asyncio.to_thread(make_set, folder, is_for_redis=is_for_redis)
+            hosts = (*DEFAULT_HOSTS, self.options.nats_host)
+            self.credentials = await asyncio.to_thread(
+                make_set, folder, hosts=hosts, is_for_redis=is_for_redis
+            )
         if not self.nats_url:
-            nats = NatsServer(self.folder.path / "nats", self.credentials)
+            nats = NatsServer(
+                self.folder.path / "nats",
+                self.credentials,
+                host=self.options.nats_host,
+                port=self.options.nats_port,
+            )
             self.nats_url = nats.url
             await self._start_server(nats)
         if self.redis_url:
@@ -221,16 +232,7 @@ class LocalCluster:
         await self._unless_given_up(server.wait_ready())
 
     async def _connect_bus(self) -> None:
-        try:
-            async with asyncio.timeout(10):
-                self.bus = await Bus.connect(
-                    self.nats_url, name="launcher", access=self.nats_access
-                )
-        except (TimeoutError, OSError):
-            raise LaunchError(
-                f"no NATS answers at {redacted(self.nats_url)}",
-                hint="check --nats / MOONPOOL_NATS_URL, or leave it out to start one",
-            ) from None
+        self.bus = await connect(self.nats_url, "launcher", self.nats_access)
         self._stack.push_async_callback(self.bus.close)
 
     async def _stop_all(self) -> None:
@@ -273,10 +275,13 @@ class LocalCluster:
             raise LaunchError(failure.message, hint=f"the logs are in {self.folder.logs}")
 
 
-def reachable(host: str) -> str:
-    """How this machine reaches a server that listens on `host`."""
-    if host in ("0.0.0.0", ""):
-        return "127.0.0.1"
-    if host == "::":
-        return "[::1]"
-    return f"[{host}]" if ":" in host else host
+async def connect(url: str, name: str, access: NatsAccess) -> Bus:
+    """LaunchError when no NATS answers there."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return await Bus.connect(url, name=name, access=access)
+    except (TimeoutError, OSError):
+        raise LaunchError(
+            f"no NATS answers at {redacted(url)}",
+            hint="check --nats / MOONPOOL_NATS_URL and the credentials",
+        ) from None

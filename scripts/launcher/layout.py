@@ -76,6 +76,8 @@ def names_of(options: ClusterOptions) -> Names:
     def numbered(service: str, count: int) -> tuple[str, ...]:
         return tuple(f"{service}-{number}" for number in range(1, count + 1))
 
+    if options.name is not None:
+        return _names_after(options.name, options)
     return Names(
         gateways=numbered("gateway", options.gateways),
         conductors=numbered("conductor", options.conductors),
@@ -87,9 +89,21 @@ def names_of(options: ClusterOptions) -> Names:
     )
 
 
-def node_of(index: int, per_node: int) -> str:
-    """The node of the worker with this index: workers fill one node after the other."""
-    return f"node-{index // per_node + 1}"
+def _names_after(node: str, options: ClusterOptions) -> Names:
+    """Of one node that joins others: names that nobody else has."""
+
+    def numbered(service: str, count: int) -> tuple[str, ...]:
+        return tuple(f"{node}-{service}-{number}" for number in range(1, count + 1))
+
+    return Names(
+        gateways=(),
+        conductors=(),
+        cache_indexes=(),
+        nodes=(node,),
+        prefills=numbered("prefill", options.prefill_per_node),
+        decodes=numbered("decode", options.decode_per_node),
+        boths=numbered("both", options.both_per_node),
+    )
 
 
 def worker_threads(cores: int, prefills: int, decodes: int) -> tuple[int, int]:
@@ -118,13 +132,13 @@ def specs_of(options: ClusterOptions, around: Surroundings) -> Iterator[ProcessS
     )
     tokens = {"MOONPOOL_DECODE_TOKENS": str(options.decode_tokens)}
     for index, name in enumerate(names.prefills):
-        node = node_of(index, options.prefill_per_node)
+        node = names.nodes[index // options.prefill_per_node]
         yield spec.make("prefill", name, spec.worker(node, prefill_threads))
     for index, name in enumerate(names.decodes):
-        node = node_of(index, options.decode_per_node)
+        node = names.nodes[index // options.decode_per_node]
         yield spec.make("decode", name, spec.worker(node, decode_threads) | tokens)
     for index, name in enumerate(names.boths):
-        node = node_of(index, options.both_per_node)
+        node = names.nodes[index // options.both_per_node]
         own = spec.worker(node, prefill_threads) | tokens | {"MOONPOOL_ROLE": "both"}
         yield spec.make("prefill", name, own)
 

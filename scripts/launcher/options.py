@@ -25,6 +25,11 @@ class ClusterOptions:
     host: str = "127.0.0.1"
     port: int = 0
     """Of the first gateway; 0 takes a free one, as the other gateways always do."""
+    name: str | None = None
+    """Of the only node; its workers are named after it. None numbers nodes and workers."""
+    nats_host: str = "127.0.0.1"
+    """Where the NATS that it starts listens, and port; another address lets other hosts join."""
+    nats_port: int = 0
     nats_url: str | None = None
     """A NATS that runs already; None starts one."""
     redis_url: str | None = None

@@ -13,7 +13,8 @@ from scripts.launcher.errors import LaunchError
 class HeldPort:
     """One port on one host; `number` 0 takes a free one."""
 
-    def __init__(self, host: str, number: int = 0) -> None:
+    def __init__(self, host: str, number: int = 0, *, option: str = "--port") -> None:
+        """`option` is the one that names the port, for what the user is told."""
         try:
             found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -32,7 +33,7 @@ class HeldPort:
                 raise LaunchError(
                     f"port {number} on {host} is busy",
                     hint=f"stop what listens there (ss -ltnp 'sport = :{number}' names it), or "
-                    "choose another with --port; --port 0 takes a free one",
+                    f"choose another with {option}; {option} 0 takes a free one",
                 ) from None
             raise LaunchError(
                 f"cannot use port {number} on {host}: {error.strerror}",
@@ -42,3 +43,12 @@ class HeldPort:
 
     def release(self) -> None:
         self._socket.close()
+
+
+def reachable(host: str) -> str:
+    """How this machine reaches a server that listens on `host`."""
+    if host in ("0.0.0.0", ""):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host

@@ -1,28 +1,11 @@
-"""OpenAI's error object and the one place where an ErrorCode becomes an HTTP status."""
+"""OpenAI's error object: what an error of the cluster is over HTTP."""
 
 import math
 from typing import Any
 
 from shared.messages.common import ErrorCode, ErrorInfo, Targets
+from shared.messages.error_numbers import ERROR_NUMBERS
 
-_STATUS: dict[ErrorCode, int] = {
-    ErrorCode.BAD_REQUEST: 400,
-    ErrorCode.UNKNOWN_INSTANCE: 400,
-    ErrorCode.CONTEXT_EXCEEDED: 400,
-    ErrorCode.UNKNOWN_MODEL: 404,
-    ErrorCode.OVERLOADED: 429,
-    ErrorCode.CANCELLED: 499,
-    ErrorCode.FORMAT_MISMATCH: 500,
-    ErrorCode.INTERNAL: 500,
-    ErrorCode.NO_INSTANCE: 503,
-    ErrorCode.VOID_INCARNATION: 503,
-    ErrorCode.DRAINING: 503,
-    ErrorCode.NOT_RESERVED: 503,
-    ErrorCode.KV_LOST: 503,
-    ErrorCode.PEER_LOST: 503,
-    ErrorCode.POOL_LOST: 503,
-    ErrorCode.DEADLINE: 504,
-}
 _OPENAI_CODE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_MODEL: "model_not_found",
     ErrorCode.CONTEXT_EXCEEDED: "context_length_exceeded",
@@ -70,7 +53,7 @@ class ApiError(Exception):
         """The HTTP form of a failure inside the cluster."""
         is_passing = info.code == ErrorCode.INTERNAL and info.is_retryable
         return cls(
-            503 if is_passing else _STATUS[info.code],
+            503 if is_passing else ERROR_NUMBERS[info.code],
             info.message,
             param=_PARAM.get(info.field, info.field) if info.field is not None else None,
             code=_OPENAI_CODE.get(info.code, str(info.code)),

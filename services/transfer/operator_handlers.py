@@ -1,6 +1,6 @@
-"""What an operator, or the conductor for one, asks of this node: pin, drop, replicate."""
+"""What an operator, or the conductor for one, asks of this node."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from services.transfer.node import Node
@@ -12,6 +12,10 @@ from shared.messages.common import ErrorCode
 from shared.messages.transfer import (
     DropReply,
     DropRequest,
+    FlushReply,
+    FlushRequest,
+    NodeDrain,
+    NodeDrainReply,
     PinReply,
     PinRequest,
     ReplicateReply,
@@ -23,11 +27,16 @@ from shared.runtime.micro import Endpoint
 
 class OperatorHandlers:
     def __init__(
-        self, node: Node, tiers: Callable[[], Tiers | None], check_not_draining: Callable[[], None]
+        self,
+        node: Node,
+        tiers: Callable[[], Tiers | None],
+        check_not_draining: Callable[[], None],
+        drain: Callable[[NodeDrain], Awaitable[NodeDrainReply]],
     ) -> None:
         self._node = node
         self._tiers = tiers
         self._check_not_draining = check_not_draining
+        self._drain = drain
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:
         def subject(operation: str) -> str:
@@ -58,6 +67,22 @@ class OperatorHandlers:
                 self.replicate,
                 "Bring the leading run of some keys here from another node",
             ),
+            Endpoint(
+                "flush",
+                subject("flush"),
+                FlushRequest,
+                FlushReply,
+                self.flush,
+                "Forget every block that nobody holds",
+            ),
+            Endpoint(
+                "drain",
+                subject("drain"),
+                NodeDrain,
+                NodeDrainReply,
+                self._drain,
+                "Take no new workers and hand over what is worth it; or end that",
+            ),
         ]
 
     async def pin(self, request: PinRequest) -> PinReply:
@@ -66,6 +91,9 @@ class OperatorHandlers:
 
     async def drop(self, request: DropRequest) -> DropReply:
         return self._formatted().drop(BlockKey(request.key))
+
+    async def flush(self, request: FlushRequest) -> FlushReply:
+        return await self._formatted().flush(is_ssd=request.is_ssd)
 
     async def replicate(self, request: ReplicateRequest) -> ReplicateReply:
         self._check_not_draining()

@@ -19,6 +19,7 @@ from services.transfer.worker_socket import WorkerSocket
 from shared.messages import subjects
 from shared.messages.common import ErrorCode
 from shared.messages.reports import NodeReport
+from shared.messages.transfer import NodeDrain, NodeDrainReply
 from shared.runtime.errors import ServiceError
 from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
@@ -69,10 +70,15 @@ class TransferService:
             self._report, self._node, self._handlers, self._publisher, self._attachments.by_role
         )
         context.meters.add("transfer", readings.readings)
-        operator = OperatorHandlers(self._node, lambda: self._tiers, self._calls.check_not_draining)
+        operator = OperatorHandlers(
+            self._node,
+            lambda: self._tiers,
+            self._calls.check_not_draining,
+            self._drain_for_operator,
+        )
         await context.serve(
             [*self._handlers.endpoints(), *operator.endpoints()],
-            metadata={"socket": str(files.socket)},
+            metadata={"node": context.id, "socket": str(files.socket)},
         )
         self._socket = WorkerSocket(context.tasks, self._calls)
         await self._socket.listen(files.socket)
@@ -89,16 +95,27 @@ class TransferService:
         self._heartbeat.poke()
         self._socket.stop_listening()
         await self._attachments.wait_calls()
-        await self._hand_over()
+        await self._hand_over(HAND_OVER_SHARE * self._settings.drain_timeout_s)
         await self._publisher.flush()
 
-    async def _hand_over(self) -> None:
+    async def _drain_for_operator(self, request: NodeDrain) -> NodeDrainReply:
+        """Like the end, but the node stays: its blocks can be read, and it can be taken back."""
+        context = self._context
+        if not context.stopping.is_set():
+            self._calls.is_draining = not request.is_over
+            context.state = "ready" if request.is_over else "draining"
+            self._heartbeat.poke()
+        moved_bytes = 0
+        if not request.is_over:
+            moved_bytes = await self._hand_over(request.remaining_ms / 1000)
+        return NodeDrainReply(state=context.state, moved_bytes=moved_bytes)
+
+    async def _hand_over(self, timeout_s: float) -> int:
         formatted, tiers = self._node.formatted, self._tiers
         if formatted is None or tiers is None or not self._settings.drain_bytes:
-            return
+            return 0
         leaver = Leaver(self._context.bus, self._node.ref, formatted, tiers)
-        timeout_s = HAND_OVER_SHARE * self._settings.drain_timeout_s
-        await leaver.hand_over(self._settings.drain_bytes, timeout_s)
+        return await leaver.hand_over(self._settings.drain_bytes, timeout_s)
 
     async def stop(self) -> None:
         if self._handlers is not None:

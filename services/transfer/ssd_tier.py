@@ -342,7 +342,7 @@ class SsdTier:
         if not slots:
             return 0
         # All of them: the first may be written again, and then the rest would hang on it.
-        self._clear_records(slots)
+        self.clear_records(slots)
         self._on_change()
         return len(slots)
 
@@ -353,10 +353,10 @@ class SsdTier:
         if self.blocks is None or block.key is None or self.blocks.readable(block.key) != block:
             return
         self.blocks.quarantine(block.key)
-        self._clear_records([block.slot])
+        self.clear_records([block.slot])
         self._on_change()
 
-    def _clear_records(self, slots: Sequence[Slot]) -> None:
+    def clear_records(self, slots: Sequence[Slot]) -> None:
         future = asyncio.get_running_loop().run_in_executor(
             self._writers, self._forget_records, slots
         )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from services.transfer.flush import flush_pool
 from services.transfer.node import FormattedNode
 from services.transfer.node_pool import NodePool
 from services.transfer.pins import Pins
@@ -18,7 +19,7 @@ from shared.kv.leaving import chains_to_hand_over
 from shared.kv.second_use import SecondUse
 from shared.kv.watermarks import Watermarks
 from shared.messages.common import NodeRef
-from shared.messages.transfer import DropReply
+from shared.messages.transfer import DropReply, FlushReply
 from shared.runtime.tasks import Tasks
 
 
@@ -62,6 +63,20 @@ class Tiers:
         num_disk = 0 if self.ssd is None else self.ssd.drop(key)
         self._pool.on_change()
         return DropReply(num_dram_blocks=num_dram, num_disk_blocks=num_disk)
+
+    async def flush(self, *, is_ssd: bool) -> FlushReply:
+        """Forget what nobody holds: here, and on the SSD when that is asked for."""
+        ssd, num_disk = self.ssd_blocks, 0
+        if is_ssd and self.ssd is not None and ssd is not None:
+            num_disk = await flush_pool(ssd, self.ssd.clear_records)
+        num_dram = await flush_pool(self._pool.blocks)
+        self._pool.on_change()
+        return FlushReply(
+            num_dram_blocks=num_dram,
+            num_disk_blocks=num_disk,
+            kept_dram_blocks=self._pool.blocks.counts.sealed,
+            kept_disk_blocks=0 if ssd is None else ssd.counts.sealed,
+        )
 
     def on_change(self) -> None:
         """The pool's blocks or slots changed."""

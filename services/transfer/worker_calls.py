@@ -65,7 +65,7 @@ class WorkerCalls:
         if self.is_draining:
             raise ServiceError(
                 ErrorCode.DRAINING,
-                f"node {self.node.ref.id} shuts down; use another one",
+                f"node {self.node.ref.id} drains; use another one",
                 is_retryable=True,
             )
 

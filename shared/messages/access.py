@@ -54,7 +54,7 @@ _WORKER_SENDS = (
 )
 _WORKER_HEARS = (
     *_reports("gateway", *INSTANCES),
-    *_of_instances("reserve", "run", "cancel", "role", "ping"),
+    *_of_instances("reserve", "run", "cancel", "role", "drain", "ping"),
     *_of_instances("kv", "handoff", roles=("decode",)),
 )
 
@@ -133,7 +133,8 @@ ACCESS: dict[str, Access] = {
             *_reports("transfer"),
         ),
         subscribe=(
-            *_of_nodes("describe", "lease", "release", "inventory", "pin", "drop", "replicate"),
+            *_of_nodes("describe", "lease", "release", "inventory"),
+            *_of_nodes("pin", "drop", "replicate", "flush", "drain"),
         ),
     ),
     "prefill": _service("prefill", publish=_WORKER_SENDS, subscribe=_WORKER_HEARS),

@@ -40,6 +40,8 @@ BENCH_BARE = f"{PREFIX}.bench.bare"
 
 # --- NATS' own service protocol ----------------------------------------------------------------
 MICRO_PING = "$SRV.PING"
+MICRO_INFO = "$SRV.INFO"
+MICRO_STATS = "$SRV.STATS"
 MICRO_ALL = "$SRV.>"
 
 
@@ -59,12 +61,13 @@ def report(service: str, instance: str) -> str:
 
 
 def transfer(node: str, operation: str) -> str:
-    """describe, lease, release, inventory, pin, drop, replicate: asked of one node's transfer."""
+    """Asked of one node's transfer: describe, lease, release, inventory; of operators pin, drop,
+    replicate, flush, drain."""
     return f"{PREFIX}.transfer.{node}.{operation}"
 
 
 def instance(service: str, instance_id: str, operation: str) -> str:
-    """reserve, run, cancel, release, kv, handoff, ping: asked of one prefill or decode instance."""
+    """reserve, run, cancel, kv, handoff, role, drain: asked of one prefill or decode instance."""
     return f"{PREFIX}.{service}.{instance_id}.{operation}"
 
 

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from shared.messages.common import NodeRef, PackedKeys, Token, Traceparent
 from shared.messages.envelope import Message, Part
+from shared.messages.reports import State
 
 
 class KvGeometry(Part):
@@ -138,6 +139,40 @@ class DropRequest(Message):
 class DropReply(Message):
     num_dram_blocks: int
     num_disk_blocks: int
+
+
+class FlushRequest(Message):
+    """Operator: the node forgets every block that nobody holds, and with `is_ssd` the SSD's too.
+
+    What is leased, pinned, read or being written stays, with the blocks before it.
+    """
+
+    is_ssd: bool = False
+
+
+class FlushReply(Message):
+    num_dram_blocks: int
+    num_disk_blocks: int
+    kept_dram_blocks: int
+    """Readable blocks that are still there: somebody holds them, or they came meanwhile."""
+    kept_disk_blocks: int
+
+
+class NodeDrain(Message):
+    """Operator: take no new workers and copies, and hand other nodes what is worth it.
+
+    The node stays and is read from; `is_over` ends it.
+    """
+
+    is_over: bool = False
+    remaining_ms: Annotated[int, Field(ge=1, le=600_000)] = 30_000
+    """For handing over; the reply comes after it."""
+
+
+class NodeDrainReply(Message):
+    state: State
+    moved_bytes: int = 0
+    """What other nodes took."""
 
 
 class ReplicateRequest(Message):

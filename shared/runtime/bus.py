@@ -56,7 +56,7 @@ class _Client(Client):
 
 
 class ErrorBody(Message):
-    """Body of an error reply; the headers carry code and sentence for the nats CLI."""
+    """Body of an error reply; the headers carry number and sentence for the nats CLI."""
 
     error: ErrorInfo
 

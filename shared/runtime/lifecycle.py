@@ -20,6 +20,7 @@ from shared.messages.envelope import Message
 from shared.messages.reports import PingReply, State
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
+from shared.runtime.health_file import HealthFile
 from shared.runtime.metrics_listener import MetricsListener
 from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.process_readings import ProcessReadings
@@ -30,6 +31,9 @@ from shared.telemetry.meters import Meters
 
 S = TypeVar("S", bound=CommonSettings)
 STOP_TIMEOUT_S = 5.0
+HEALTH_INTERVAL_S = 5.0
+HEALTH_FIRST_S = 0.5
+HEALTH_TIMEOUT_S = 4.0
 GC_ALLOCATIONS = 10_000
 """Between two collections of young objects: a request makes some thousands, few in cycles."""
 
@@ -56,6 +60,7 @@ class Context(Generic[S]):
     """Where they are served; empty when nowhere."""
     _micro: MicroService | None = field(default=None, repr=False)
     _forget_micro: Callable[[], None] = field(default=lambda: None, repr=False)
+    _is_telling_health: bool = field(default=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -92,14 +97,33 @@ class Context(Generic[S]):
             endpoints=[*endpoints, ping],
         )
         await self.bus.flush()
-        if self.settings.health_file is not None:
-            self.settings.health_file.write_text(f"{self.service} {self.id}\n")
+        if self.settings.health_file is not None and not self._is_telling_health:
+            self._is_telling_health = True
+            self.tasks.start_soon(
+                self._tell_health(HealthFile(self.settings.health_file)), name="health"
+            )
 
     async def stop_serving(self) -> None:
         """Take no more requests; replies of running handlers still go out."""
         if self._micro is not None:
             self._forget_micro()
             await self._micro.stop()
+
+    async def _tell_health(self, file: HealthFile) -> None:
+        """Asked over the bus, as others would: the loop, the connection and the state."""
+        while True:
+            try:
+                reply = await self.bus.request(
+                    subjects.ping(self.service, self.id),
+                    PingRequest(),
+                    PingReply,
+                    timeout_s=HEALTH_TIMEOUT_S,
+                )
+                if reply.state == "ready":
+                    await asyncio.to_thread(file.tell, self.service, self.id)
+            except (ServiceError, OSError) as error:
+                self.log.warning("not healthy: %s", error)
+            await asyncio.sleep(HEALTH_INTERVAL_S if file.is_told else HEALTH_FIRST_S)
 
     async def _on_ping(self, _: PingRequest) -> PingReply:
         return PingReply(

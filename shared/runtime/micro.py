@@ -13,6 +13,7 @@ from nats.micro.service import EndpointStats
 from shared.messages import subjects
 from shared.messages.common import ErrorCode
 from shared.messages.envelope import Message, MessageError, decode, encode, is_json
+from shared.messages.error_numbers import ERROR_NUMBERS
 from shared.runtime.bus import Bus, ErrorBody
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
@@ -115,7 +116,7 @@ class MicroService:
         stats.num_errors = work.num_errors
         stats.last_error = work.last_error
         stats.processing_time = int(work.seconds * 1e9)
-        stats.average_processing_time = stats.processing_time // max(work.num_ended, 1)
+        stats.average_processing_time = stats.processing_time // max(stats.num_requests, 1)
         return {"running": stats.num_requests - work.num_ended}
 
     def readings(self, service: str) -> Iterator[Reading]:
@@ -205,4 +206,5 @@ async def _respond_error(request: Request, error: ServiceError) -> None:
         return
     body = encode(ErrorBody(error=error.info), as_json=_wants_json(request))
     one_line = " ".join(error.message.split())
-    await request.respond_error(str(error.code), one_line, data=body)
+    number = str(ERROR_NUMBERS[error.code])
+    await request.respond_error(number, one_line, data=body)

@@ -53,7 +53,7 @@ class CommonSettings(BaseSettings):
     )
     metrics_host: str = Field(default="127.0.0.1", description="address of metrics_port")
     health_file: Path | None = Field(
-        default=None, description="where the process writes its id for the health check"
+        default=None, description="renewed while the process is ready: its age is the health check"
     )
 
     @model_validator(mode="after")

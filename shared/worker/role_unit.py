@@ -14,12 +14,13 @@ from shared.messages import subjects
 from shared.messages.common import ErrorCode
 from shared.messages.decode import KvReady
 from shared.messages.reports import LEASE_S, InstanceReport
+from shared.messages.worker import Drain, DrainReply
 from shared.runtime.bus import Subscription
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
-from shared.runtime.micro import AnyEndpoint
+from shared.runtime.micro import AnyEndpoint, Endpoint
 from shared.telemetry.metric import Reading
 from shared.worker import pool_session
 from shared.worker.compute import ComputeThread
@@ -77,6 +78,10 @@ class RoleUnit:
         self._membership = Membership(process.bus, watch, self.loop, process.id)
         self._subscriptions: list[Subscription] = []
         self._forget_readings: Callable[[], None] = lambda: None
+        self._endpoints: list[AnyEndpoint] = []
+        self._is_ending = self._is_attached = False
+        self._is_drained = False
+        """An operator took it out of work."""
 
     async def start(self, further: Sequence[AnyEndpoint] = ()) -> None:
         """Attach, take part, be ready. `further` are served beside the role's own endpoints."""
@@ -86,10 +91,8 @@ class RoleUnit:
         loop.open(session)
         loop.start()
         self._subscriptions += await self._membership.subscribe()
-        await context.serve(
-            [*endpoints_of(loop, context.id), *further],
-            metadata={"model": loaded.source.name, "node": session.node.id},
-        )
+        self._endpoints = [*endpoints_of(loop, context.id), self._drain_endpoint(), *further]
+        await self._serve(session)
         if isinstance(loop, DecodeLoop):
             kv_subject = subjects.instance("decode", context.id, "kv")
             self._subscriptions.append(
@@ -97,14 +100,32 @@ class RoleUnit:
             )
         context.tasks.start_soon(self._membership.run(), name="membership")
         context.tasks.start_soon(self._keep_attached(), name="pool attachment")
-        context.state = "ready"
         self._forget_readings = context.meters.add(self.role, self._readings)
+        self._settle_state(is_attached=True)
         context.tasks.start_soon(self._heartbeat.run(), name="heartbeat")
+
+    async def _serve(self, session: PoolSession) -> None:
+        metadata = {"model": self._loaded.source.name, "node": session.node.id}
+        await self.context.serve(self._endpoints, metadata=metadata)
+
+    def _settle_state(self, *, is_attached: bool) -> None:
+        """Reservations are refused unless it is ready."""
+        is_ending = self._is_ending or self.context.stopping.is_set()
+        is_out = is_ending or self._is_drained or not is_attached
+        self.context.state = "draining" if is_out else "ready"
+        self._is_attached = is_attached
+        self._heartbeat.poke()
+
+    async def drain_for_operator(self, request: Drain) -> DrainReply:
+        """What runs goes on; nothing new comes until that is taken back."""
+        self._is_drained = not request.is_over
+        self._settle_state(is_attached=self._is_attached)
+        return DrainReply(state=self.context.state)
 
     async def drain(self, timeout_s: float) -> None:
         """New reservations are refused by the state; what runs may finish in time."""
-        self.context.state = "draining"
-        self._heartbeat.poke()
+        self._is_ending = True
+        self._settle_state(is_attached=self._is_attached)
         attempts = self.loop.attempts
         try:
             async with asyncio.timeout(max(timeout_s - HAND_BACK_S, 0.0)):
@@ -116,6 +137,16 @@ class RoleUnit:
                 )
             )
             await attempts.wait_idle()
+
+    def _drain_endpoint(self) -> Endpoint[Drain, DrainReply]:
+        return Endpoint(
+            name="drain",
+            subject=subjects.instance(self.role, self.context.id, "drain"),
+            request_type=Drain,
+            reply_type=DrainReply,
+            handler=self.drain_for_operator,
+            description="Promise no more room and finish what runs; or end that",
+        )
 
     async def stop(self, timeout_s: float) -> None:
         """Leave no subscription, task or attachment; ServiceError when a task does not end."""
@@ -155,19 +186,20 @@ class RoleUnit:
             if context.stopping.is_set():
                 return
             context.log.warning("the pool of node %s is gone", self.session.node.id)
-            was_draining = context.state == "draining"
-            context.state = "draining"
-            self._heartbeat.poke()
+            self._settle_state(is_attached=False)
             await self.loop.give_up_pool()
             self.session.close()
-            if was_draining:
+            if self._is_ending:
                 return
             context.incarnation = secrets.token_hex(8)
             self.session = await self._attach()
             self.loop.open(self.session)
-            if not context.stopping.is_set():
-                context.state = "ready"
-            self._heartbeat.poke()
+            if self._is_ending:
+                return
+            # What a micro service says of itself never changes: another incarnation, another one.
+            await context.stop_serving()
+            await self._serve(self.session)
+            self._settle_state(is_attached=True)
 
     def _readings(self) -> Iterator[Reading]:
         return readings_of(self._report(), self.loop.load())

@@ -15,7 +15,7 @@ from services.gateway.openapi import openapi_document
 from shared.messages import subjects
 from shared.messages.access import ACCESS
 from shared.messages.reports import PingReply
-from shared.runtime.bus import Bus
+from shared.runtime.bus import Bus, error_of
 from shared.runtime.lifecycle import PingRequest
 from tests.support.api import Api
 from tests.support.bad_bytes import HUGE, payloads
@@ -59,7 +59,8 @@ async def send(bus: Bus, subject: str, payload: bytes) -> str:
         answer = await bus.client.request(subject, payload, timeout=2)
     except (nats.errors.TimeoutError, nats.errors.NoRespondersError, TimeoutError):
         return ""
-    return (answer.headers or {}).get("Nats-Service-Error-Code", "")
+    is_error = "Nats-Service-Error-Code" in (answer.headers or {})
+    return str(error_of(answer).code) if is_error else ""
 
 
 def count_bad(cluster: HostedCluster) -> int:

@@ -81,7 +81,7 @@ async def test_errors_arrive_as_the_service_error_that_was_raised(bus: Bus) -> N
         assert caught.value.retry_after_s == 1.5
         bad = await bus.client.request("moonpool.t.refuse", b"\xff\xff", timeout=5)
         assert bad.headers is not None
-        assert bad.headers["Nats-Service-Error-Code"] == "bad_request"
+        assert bad.headers["Nats-Service-Error-Code"] == "400"
         await service.stop()
 
 
@@ -245,6 +245,7 @@ async def test_a_bad_setting_ends_the_service_with_its_name(nats_url: str) -> No
     assert b"MOONPOOL_DRAIN_TIMEOUT_S='soon'" in err
 
 
+@pytest.mark.timeout(150)
 async def test_the_health_check_asks_the_process_itself(nats_url: str, tmp_path: Path) -> None:
     health = tmp_path / "health"
     process = await _start(nats_url, MOONPOOL_HEALTH_FILE=str(health))
@@ -266,9 +267,12 @@ async def test_the_health_check_asks_the_process_itself(nats_url: str, tmp_path:
         assert checker.returncode is not None
         return checker.returncode
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(140):
         await process.stdout.readline()
+        await until(health.exists, timeout_s=60, what="it says that it is ready")
         assert await check() == 0
+        told_s = health.stat().st_mtime
+        await until(lambda: health.stat().st_mtime > told_s, timeout_s=60, what="it says so again")
         process.kill()
         await process.communicate()
         assert await check() == 1

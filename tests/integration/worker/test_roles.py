@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from shared.messages import subjects
-from shared.messages.common import ErrorCode, Ok, Sampling
+from shared.messages.common import Ok, Sampling
 from shared.messages.reports import InstanceReport
-from shared.messages.worker import SetRole
+from shared.messages.worker import Drain, DrainReply, SetRole
 from shared.runtime.errors import NoResponder, ServiceError
 from tests.support.deadline import until
 from tests.support.reference_answers import prompt, reference_answer
@@ -83,11 +83,33 @@ async def test_a_role_that_is_added_leaves_the_first_at_work(nodes: TwoNodes) ->
     await nodes.nothing_is_held()
 
 
+async def test_a_drained_instance_finishes_what_runs_and_can_be_taken_back(nodes: TwoNodes) -> None:
+    bench, worker = nodes.bench, nodes.decode
+    tokens = prompt(300)
+    gate = nodes.a.gate("seal")
+    running = await bench.submit(tokens, nodes.prefill, worker, sampling=GREEDY)
+    async with asyncio.timeout(5):
+        await gate.entered.wait()
+    subject = subjects.instance("decode", worker.process.id, "drain")
+    reply = await bench.bus.request(subject, Drain(), DrainReply, timeout_s=5)
+    assert reply.state == "draining"
+    refused = await bench.reserve(worker, bench.new_ref(), tokens)
+    assert not refused.is_accepted
+    gate.open.set()
+    assert (await running.done()).text == reference_answer(tokens, GREEDY)
+    back = await bench.bus.request(subject, Drain(is_over=True), DrainReply, timeout_s=5)
+    assert back.state == "ready"
+    other = prompt(300, seed=1)
+    answer = await (await bench.submit(other, nodes.prefill, worker, sampling=GREEDY)).done()
+    assert answer.text == reference_answer(other, GREEDY)
+    await nodes.nothing_is_held()
+
+
 async def test_an_unknown_role_is_refused_by_name(nodes: TwoNodes) -> None:
     subject = subjects.instance("prefill", nodes.prefill.process.id, "role")
     answer = await nodes.bench.bus.client.request(subject, b'{"role": "cook"}', timeout=5)
     assert answer.headers is not None
-    assert answer.headers["Nats-Service-Error-Code"] == ErrorCode.BAD_REQUEST
+    assert answer.headers["Nats-Service-Error-Code"] == "400"
     assert "role" in answer.headers["Nats-Service-Error"]
     with pytest.raises(ServiceError):
         await nodes.bench.bus.request(subject, Ok(), Ok, timeout_s=5)

@@ -1,24 +1,11 @@
 """Every subject has users, and nobody has more than its service does."""
 
-import inspect
-from collections.abc import Iterator
-
 import pytest
 
 from shared.messages import subjects
 from shared.messages.access import ACCESS, SERVICES, covers
+from tests.support.all_subjects import all_subjects
 
-# Prefixes, protocols of NATS itself, and what only the operator asks for.
-# BENCH_BARE is on a NATS of its own.
-NO_SUBJECTS = {
-    "BENCH_BARE",
-    "MICRO_ALL",
-    "MICRO_PING",
-    "PREFIX",
-    "QUEUE_GROUP",
-    "REPORTS_ALL",
-    "inbox",
-}
 OPERATOR_ASKS = {
     "CONDUCTOR_CHANGE_REPLICA",
     "CONDUCTOR_STATE",
@@ -31,37 +18,10 @@ OPERATOR_ASKS = {
     "gateway_bill",
     "role",
     "pin",
+    "flush",
+    "drain",
 }
 OPERATOR_HEARS = {"trace"}
-ROLES = ("prefill", "decode")
-# Functions of more than ids, with what they are called with.
-CALLS: dict[str, list[tuple[str, ...]]] = {
-    "report": [(service, "*") for service in ("gateway", "transfer", *ROLES)],
-    "ping": [(service, "*") for service in SERVICES],
-    "instance": [
-        *((role, "*", name) for role in ROLES for name in ("reserve", "run", "cancel", "ping")),
-        *((role, "*", "role") for role in ROLES),
-        *(("decode", "*", name) for name in ("kv", "handoff")),
-    ],
-    "cache_index": [("*", name) for name in ("stats", "contents", "prints")],
-    "transfer": [
-        ("*", name)
-        for name in ("describe", "lease", "release", "inventory", "pin", "drop", "replicate")
-    ],
-}
-
-
-def all_subjects() -> Iterator[tuple[str, str]]:
-    """(name in the module, subject with wildcards) of everything in it."""
-    for name, value in vars(subjects).items():
-        if name.startswith("_") or name in NO_SUBJECTS:
-            continue
-        if isinstance(value, str) and name.isupper():
-            yield name, value
-        elif inspect.isfunction(value):
-            ids = ("*",) * len(inspect.signature(value).parameters)
-            for arguments in CALLS.get(name, [ids]):
-                yield name, value(*arguments)
 
 
 @pytest.mark.parametrize(("name", "subject"), list(all_subjects()))

@@ -11,7 +11,7 @@ from scripts.cli import main
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (("up", "--nodes", "0"), 2, "bad arguments"),
+        (("up", "--nodes", "-1"), 2, "bad arguments"),
         (("nothing",), 2, "bad arguments"),
         (("up", "--policy", "best"), 1, "--policy best"),
         (("up", "--mode", "slow"), 1, "--mode slow"),

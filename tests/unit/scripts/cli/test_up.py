@@ -1,12 +1,18 @@
 """What `moonpool up` makes of its options."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from scripts.cli.output import CommandError
-from scripts.cli.up import check_port, parse_size
+from scripts.cli.up import announce, check_port, parse_size
+from scripts.credentials.credential_set import CredentialSet
 from scripts.launcher import state_file
+from scripts.launcher.cluster import LocalCluster
+from scripts.launcher.options import ClusterOptions
 from shared.runtime.nats_access import NatsAccess
 
 
@@ -38,3 +44,24 @@ def test_a_cluster_of_ones_own_on_the_port_is_named(
         with pytest.raises(CommandError, match=f"pid {state.pid}") as caught:
             check_port(host, 8123)
         assert "--port 0" in caught.value.hint
+
+
+def test_json_names_the_credentials_and_shows_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = SimpleNamespace(
+        options=ClusterOptions(),
+        base_url="http://127.0.0.1:8000",
+        nats_url="nats://me:hidden-one@nats.lan:4222",
+        redis_url="rediss://me:hidden-two@redis.lan:6379/0",
+        credentials=CredentialSet(tmp_path / "set"),
+        folder=SimpleNamespace(path=tmp_path),
+        names=SimpleNamespace(all=()),
+    )
+    announce(cast(LocalCluster, cluster), "m", tmp_path / "nats-context.json", as_json=True)
+    seen = capsys.readouterr()
+    assert "hidden" not in seen.out + seen.err
+    said = json.loads(seen.out)
+    assert said["nats_url"] == "nats://nats.lan:4222"
+    assert said["redis_url"] == "rediss://redis.lan:6379/0"
+    assert said["credentials"] == str(tmp_path / "set")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launcher.layout import Surroundings, names_of, node_of, specs_of, worker_threads
+from scripts.launcher.layout import Surroundings, names_of, specs_of, worker_threads
 from scripts.launcher.options import ClusterOptions
 
 AROUND = Surroundings(
@@ -30,9 +30,21 @@ def test_every_member_has_a_process_of_its_name() -> None:
 
 
 def test_workers_fill_one_node_after_the_other() -> None:
-    assert [node_of(index, 2) for index in range(4)] == ["node-1", "node-1", "node-2", "node-2"]
+    two = ClusterOptions(nodes=2, prefill_per_node=2)
+    nodes = [env_of(two, f"prefill-{number}")["MOONPOOL_NODE"] for number in range(1, 5)]
+    assert nodes == ["node-1", "node-1", "node-2", "node-2"]
     options = ClusterOptions(nodes=2)
     assert env_of(options, "decode-2")["MOONPOOL_NODE"] == "node-2"
+
+
+def test_a_node_that_joins_others_names_its_workers_after_itself() -> None:
+    options = ClusterOptions(name="rack2", nodes=1, prefill_per_node=2, gateways=0)
+    assert names_of(options).all == (
+        "rack2", "rack2-prefill-1", "rack2-prefill-2", "rack2-decode-1"
+    )  # fmt: skip
+    around = Surroundings("nats://x", "", AROUND.shared_dir, "", ())
+    env = {spec.name: spec.env for spec in specs_of(options, around)}
+    assert env["rack2-prefill-2"]["MOONPOOL_NODE"] == "rack2"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""compose.yaml for real: from a clean clone to an answer, scaled and killed under load."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from services.gateway.settings import GatewaySettings
+from shared.runtime.lifecycle import STOP_TIMEOUT_S
+from tests.support import compose_project
+from tests.support.cluster import DUMMY_MODEL, HostedCluster
+from tests.support.compose_project import SERVICES, ComposeProject
+from tests.support.load import Load, Outcomes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2_400)]
+LARGE = {"prefill": 3, "decode": 2, "transfer": 2, "conductor": 2, "cache_index": 2}
+SMALL = dict.fromkeys(LARGE, 1)
+SERVERS = ("nats", "redis")
+OWN_USER, ONE_GB = "moonpool", 1e9
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeProject]:
+    """One container of each service, with the tiny dummy model."""
+    reason = compose_project.why_not()
+    if reason:
+        pytest.skip(reason)
+    variables = {
+        "MOONPOOL_MODEL": DUMMY_MODEL,
+        "MOONPOOL_POOL_BYTES": str(64 << 20),
+        "MOONPOOL_SHARED_SIZE": "512m",
+    }
+    with ComposeProject(tmp_path_factory.mktemp("compose"), **variables) as project:
+        project.up(**SMALL)
+        yield project
+
+
+def test_from_a_clean_clone_to_the_first_answer_of_the_real_model(tmp_path: Path) -> None:
+    reason = compose_project.why_not()
+    if reason:
+        pytest.skip(reason)
+    start_s = time.monotonic()
+    with ComposeProject(tmp_path) as project:
+        project.up()
+        up_s = time.monotonic() - start_s
+        body = {
+            "model": "SmolLM2-135M-Instruct",
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "max_tokens": 12,
+            "temperature": 0,
+        }
+        url = f"{project.base_url}/v1/chat/completions"
+        answer = httpx.post(url, json=body, timeout=300, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        text = answer.json()["choices"][0]["message"]["content"]
+        print(f"\nup after {up_s:.0f} s, answer after {time.monotonic() - start_s:.0f} s: {text!r}")
+        for image in ("moonpool-control", "moonpool-engine"):
+            print(f"{image}: {size_of(project, image) / 1e6:.0f} MB")
+    assert "Paris" in text
+
+
+def size_of(project: ComposeProject, image: str) -> int:
+    """Bytes, with its base image."""
+    return int(project.docker("image", "inspect", "--format", "{{.Size}}", image))
+
+
+def test_the_control_image_has_no_torch(project: ComposeProject) -> None:
+    look = "import importlib.util as i; print(i.find_spec('torch') is not None)"
+    for image, has_torch in (("moonpool-control", "False"), ("moonpool-engine", "True")):
+        said = project.docker("run", "--rm", "--network", "none", image, "python", "-c", look)
+        assert said.strip() == has_torch
+    assert size_of(project, "moonpool-control") < ONE_GB
+
+
+@pytest.mark.parametrize("service", [*SERVICES, *SERVERS])
+def test_a_container_may_do_little(project: ComposeProject, service: str) -> None:
+    for one in project.containers(service):
+        host, config = one["HostConfig"], one["Config"]
+        assert config["User"] not in ("", "root", "0", "0:0")
+        assert host["ReadonlyRootfs"]
+        assert host["CapDrop"] == ["ALL"]
+        assert "no-new-privileges:true" in host["SecurityOpt"]
+        assert not host["Privileged"]
+        assert one["State"]["Health"]["Status"] == "healthy"
+        published = [bound for bound in (host["PortBindings"] or {}).values() if bound]
+        assert bool(published) == (service == "gateway")
+        if service in SERVICES:
+            drain_s = GatewaySettings().drain_timeout_s
+            assert config["StopTimeout"] >= drain_s + 3 * STOP_TIMEOUT_S
+
+
+def under_load(
+    project: ComposeProject, load: Load, fault: Any, *, after_s: float = 3.0
+) -> Outcomes:
+    async def run() -> Outcomes:
+        return await load.during(lambda: asyncio.to_thread(fault), before_s=2.0, after_s=after_s)
+
+    outcomes = asyncio.run(run())
+    assert outcomes.num_right > 0
+    assert set(outcomes.counts) == {"right"}, (outcomes.errors, project.logs()[-5_000:])
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def load(project: ComposeProject) -> Load:
+    return Load(cast(HostedCluster, project))
+
+
+def numbers(project: ComposeProject) -> dict[str, int]:
+    return {name: len(project.containers(name)) for name in SERVICES}
+
+
+def test_scaling_up_and_down_under_load_loses_no_request(
+    project: ComposeProject, load: Load
+) -> None:
+    more = under_load(project, load, lambda: project.up(**LARGE))
+    assert numbers(project) == {"gateway": 1} | {
+        name.replace("_", "-"): count for name, count in LARGE.items()
+    }
+    fewer = under_load(project, load, lambda: project.up(**SMALL))
+    assert set(numbers(project).values()) == {1}
+    print(f"\nright answers: {more.num_right} scaling up, {fewer.num_right} scaling down")
+
+
+@pytest.mark.parametrize("service", ["prefill", "decode"])
+def test_a_killed_worker_under_load_loses_no_request(
+    project: ComposeProject, load: Load, service: str
+) -> None:
+    project.up(**(SMALL | {service: 2}))
+
+    def kill() -> None:
+        project.docker("kill", project.containers(service)[0]["Id"])
+
+    outcomes = under_load(project, load, kill, after_s=6.0)
+    print(f"\nright answers: {outcomes.num_right}")
+    project.up(**(SMALL | {service: 2}))
+    assert len(project.containers(service)) == 2
