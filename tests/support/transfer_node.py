@@ -21,7 +21,7 @@ from shared.messages.common import RequestRef
 from shared.messages.pool import AllocateReply, Blocks, SealBlock
 from shared.messages.transfer import KvGeometry
 from shared.worker.pool_client import PoolClient
-from tests.support.deadline import wait_until
+from tests.support.deadline import PATIENCE, wait_until
 
 ROOT = bytes(range(16))
 GEOMETRY = KvGeometry(num_layers=4, block_tokens=16, token_bytes=64)
@@ -127,7 +127,7 @@ class TransferNode:
     def wait(self, timeout_s: float = 10.0) -> int:
         """The exit code."""
         assert self._process is not None
-        code = self._process.wait(timeout_s)
+        code = self._process.wait(timeout_s * PATIENCE)
         self._process = None
         return code
 
