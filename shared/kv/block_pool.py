@@ -203,10 +203,7 @@ class BlockPool:
                 self._after_drop(slot)
 
     def release(self, owner: str, handle: str, *, is_use: bool = True) -> int:
-        """End everything under a handle: its slots are free, its holds over. Returns how many.
-
-        Not `is_use`: as in `lease`.
-        """
+        """End all under a handle, its slots and holds; how many. Not `is_use`: as in `lease`."""
         holding = self._holders.pop(owner, handle)
         for slot in holding.own:
             self._slots.free(slot)

@@ -6,17 +6,15 @@ is lost, and none is used again while a transfer may still write it.
 import asyncio
 import random
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-import numpy.typing as npt
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared.kv.ids import BlockKey, Generation, Slot
-from shared.messages.common import ErrorCode, FetchSource, NodeRef, RequestRef
+from shared.messages.common import ErrorCode, FetchSource, RequestRef
 from shared.messages.pool import (
     Allocate,
     Blocks,
@@ -28,14 +26,21 @@ from shared.messages.pool import (
     Seal,
     SealBlock,
 )
-from shared.messages.transfer import KvGeometry, LeaseRelease, LeaseRequest, PinRequest
-from shared.messages.transfer import ReplicateRequest as Replicate
+from shared.messages.transfer import LeaseRelease, LeaseRequest, PinRequest, ReplicateRequest
 from shared.runtime.errors import ServiceError
 from shared.transport.base import Peer
-from tests.support.pool_node import ROOT, LooseTasks, PoolNode, Worker
+from tests.support.pool_node import ROOT, LooseTasks, PoolNode
+from tests.support.transfer_model import (
+    GEOMETRY,
+    Attached,
+    Kept,
+    Leased,
+    Running,
+    bytes_of,
+    chain_of,
+)
 from tests.support.virtual_time import InlineExecutor, virtual_time
 
-GEOMETRY = KvGeometry(num_layers=2, block_tokens=4, token_bytes=8)
 NUM_SLOTS = 8
 CAP = 6
 NAMES = st.sampled_from(["a", "b"])
@@ -45,57 +50,6 @@ PATHS = st.lists(st.integers(0, 1), min_size=1, max_size=5)
 TIMES = st.sampled_from([0.01, 0.3, 2.0, 9.0])
 LONGEST_S = 200.0
 """More than any lease, pin or call here lasts."""
-
-Bytes = npt.NDArray[np.uint8]
-
-
-def chain_of(path: list[int]) -> list[BlockKey]:
-    names = ("".join(map(str, path[: index + 1])) for index in range(len(path)))
-    return [BlockKey(name.encode().rjust(16, b".")) for name in names]
-
-
-def bytes_of(name: bytes) -> Bytes:
-    generator = np.random.default_rng(int.from_bytes(name, "little"))
-    return generator.integers(0, 256, GEOMETRY.block_bytes, dtype=np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A block that must stay as it is."""
-
-    slot: int
-    generation: int
-    content: bytes
-    """What `bytes_of` makes its bytes of."""
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A call that has not answered yet."""
-
-    task: asyncio.Task[Any]
-    handle: str
-    keys: list[BlockKey]
-    """Of a fetch."""
-    target: int | None = None
-    """Of a pull: its own slot; and what must be in it after it."""
-    content: bytes = b""
-
-
-@dataclass(slots=True, eq=False)
-class Attached:
-    """What the test knows of a worker."""
-
-    worker: Worker
-    kept: dict[str, list[Kept]] = field(default_factory=dict)
-    running: list[Running] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Leased:
-    lease_id: str
-    until_s: float
-    blocks: list[Kept]
 
 
 class TransferMachine(RuleBasedStateMachine):
@@ -108,7 +62,6 @@ class TransferMachine(RuleBasedStateMachine):
         self.attached: dict[tuple[str, int], Attached] = {}
         self.leases: dict[str, list[Leased]] = {"a": [], "b": []}
         self.pins: dict[str, list[str]] = {"a": [], "b": []}
-        self.copies: list[asyncio.Task[Any]] = []
         self.numbers = 0
         for name in ("a", "b"):
             self.begin(name)
@@ -119,6 +72,15 @@ class TransferMachine(RuleBasedStateMachine):
         result = self.loop.run_until_complete(work)
         self.collect()
         return result
+
+    def ask(self, work: Coroutine[Any, Any, Any], *, refused_with: ErrorCode) -> Any:
+        """The answer; None when it was refused in the one way that may be."""
+        try:
+            return self.run(work)
+        except ServiceError as error:
+            if error.code is not refused_with:
+                raise
+            return None
 
     def begin(self, name: str) -> None:
         node = PoolNode(name, self.nodes, GEOMETRY, NUM_SLOTS, InlineExecutor(), self.tasks)
@@ -161,9 +123,7 @@ class TransferMachine(RuleBasedStateMachine):
                     found = self.nodes[name].pool.segment.block(call.target)
                     assert np.array_equal(found, bytes_of(call.content)), "a pull brought others"
 
-    def keep(
-        self, attached: Attached, handle: str, keys: list[BlockKey], blocks: Blocks
-    ) -> None:
+    def keep(self, attached: Attached, handle: str, keys: list[BlockKey], blocks: Blocks) -> None:
         kept = [
             Kept(slot, generation, key)
             for slot, generation, key in zip(blocks.slots, blocks.generations, keys, strict=False)
@@ -196,12 +156,9 @@ class TransferMachine(RuleBasedStateMachine):
     ) -> list[tuple[int, int]]:
         """New slots with these bytes; none when there is no room."""
         worker = self.attached[name, number].worker
-        try:
-            given = self.run(
-                worker.ask("allocate", Allocate(handle=handle, num_slots=len(contents)))
-            )
-        except ServiceError as error:
-            assert error.code is ErrorCode.OVERLOADED
+        allocate = Allocate(handle=handle, num_slots=len(contents))
+        given = self.ask(worker.ask("allocate", allocate), refused_with=ErrorCode.OVERLOADED)
+        if given is None:
             return []
         for slot, content in zip(given.slots, contents, strict=True):
             self.nodes[name].pool.segment.block(slot)[:] = bytes_of(content)
@@ -228,9 +185,7 @@ class TransferMachine(RuleBasedStateMachine):
         self.keep(attached, handle, keys, reply.blocks)
 
     @rule(name=NAMES, number=WORKERS, handle=HANDLES, path=PATHS, seconds=TIMES)
-    def fetch(
-        self, name: str, number: int, handle: str, path: list[int], seconds: float
-    ) -> None:
+    def fetch(self, name: str, number: int, handle: str, path: list[int], seconds: float) -> None:
         """It goes on while other things happen."""
         keys = chain_of(path)
         request = FetchBlocks(
@@ -284,12 +239,8 @@ class TransferMachine(RuleBasedStateMachine):
             generation = self.nodes[name].pool.blocks.generation(Slot(call.target))
             block = SealBlock(slot=call.target, generation=generation, valid_tokens=4)
             seal = Seal(handle=call.handle, start=0, blocks=[block])
-            try:
-                self.run(attached.worker.ask("seal", seal))
-            except ServiceError as error:
-                assert error.code is ErrorCode.BAD_REQUEST
-            else:
-                raise AssertionError("a slot was sealed while a pull wrote it")
+            sealed = self.ask(attached.worker.ask("seal", seal), refused_with=ErrorCode.BAD_REQUEST)
+            assert sealed is None, "a slot was sealed while a pull wrote it"
 
     @rule(name=NAMES, number=WORKERS, handle=HANDLES)
     def release(self, name: str, number: int, handle: str) -> None:
@@ -385,22 +336,18 @@ class TransferMachine(RuleBasedStateMachine):
     def pin(self, name: str, path: list[int], ttl_s: float) -> None:
         keys = b"".join(chain_of(path))
         request = PinRequest(keys=keys, ttl_ms=int(ttl_s * 1000))
-        try:
-            reply = self.run(self.nodes[name].pins.pin(request))
-        except ServiceError as error:
-            assert error.code is ErrorCode.OVERLOADED
-        else:
+        pinning = self.nodes[name].pins.pin(request)
+        reply = self.ask(pinning, refused_with=ErrorCode.OVERLOADED)
+        if reply is not None:
             self.pins[name].append(reply.pin_id)
 
     @rule(name=NAMES, ttl_s=st.sampled_from([0.0, 0.5, 9.0]))
     def renew_or_end_a_pin(self, name: str, ttl_s: float) -> None:
         for pin_id in self.pins[name][:1]:
             request = PinRequest(pin_id=pin_id, keys=b"", ttl_ms=int(ttl_s * 1000))
-            try:
-                self.run(self.nodes[name].pins.pin(request))
-            except ServiceError as error:
-                assert error.code is ErrorCode.BAD_REQUEST  # its time was over
-                self.pins[name].remove(pin_id)
+            renewing = self.nodes[name].pins.pin(request)
+            if self.ask(renewing, refused_with=ErrorCode.BAD_REQUEST) is None:
+                self.pins[name].remove(pin_id)  # its time was over
 
     @rule(name=NAMES, path=PATHS)
     def drop(self, name: str, path: list[int]) -> None:
@@ -412,9 +359,9 @@ class TransferMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, path=PATHS, seconds=TIMES)
     def replicate(self, name: str, path: list[int], seconds: float) -> None:
-        request = Replicate(
+        request = ReplicateRequest(
             keys=b"".join(chain_of(path)),
-            source=NodeRef(id=self.other(name).ref.id, incarnation=self.other(name).ref.incarnation),
+            source=self.other(name).ref,
             remaining_ms=int(seconds * 1000),
         )
         replicating = self.nodes[name].replicator.replicate(request)

@@ -32,7 +32,9 @@ class Hosted(Generic[T]):
     async def __aenter__(self) -> Self:
         self._task = asyncio.ensure_future(self._run())
         started = asyncio.ensure_future(self._is_started.wait())
-        await asyncio.wait({self._task, started}, return_when="FIRST_COMPLETED", timeout=15 * PATIENCE)
+        await asyncio.wait(
+            {self._task, started}, return_when="FIRST_COMPLETED", timeout=15 * PATIENCE
+        )
         started.cancel()
         assert self._is_started.is_set(), "the service did not start"
         return self

@@ -1,4 +1,4 @@
-"""A cluster of as few processes as there can be: two real transfers, all other services in the test.
+"""A cluster of few processes: two real transfers, and all other services in the test itself.
 
 For machines on which starting a process takes a minute.
 """

@@ -52,9 +52,7 @@ class CheckedTransport(FakeTransport):
         self.num_running = 0
         self.wrong: list[str] = []
 
-    async def _move(
-        self, peer: Peer, slices: Any, timeout_s: float, *, is_write: bool
-    ) -> int:
+    async def _move(self, peer: Peer, slices: Any, timeout_s: float, *, is_write: bool) -> int:
         meant = {part.slot: self._pool.blocks.generation(Slot(part.slot)) for part in slices}
         self._meant |= meant
         self.num_running += 1
@@ -103,9 +101,7 @@ class _Peers:
             )
         )
         until_s = asked_s + HOLDER_SHARE * reply.ttl_ms / 1000
-        return PeerLease(
-            reply.lease_id, reply.slots, reply.generations, reply.checksums, until_s
-        )
+        return PeerLease(reply.lease_id, reply.slots, reply.generations, reply.checksums, until_s)
 
     async def release(self, node: NodeRef, lease_id: str, bad_keys: bytes = b"") -> None:
         try:
