@@ -11,7 +11,7 @@ import pytest
 from tests.support.one_process import one_process_cluster
 from tests.support.rdma_lanes import skip_without
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 LANES = ["tcp", pytest.param("rc", marks=pytest.mark.rdma)]
 NUM_TOKENS = 600
 """Two chunks of the grid and a part of a third."""
