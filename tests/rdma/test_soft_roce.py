@@ -63,6 +63,7 @@ def compile_for_guest(tests: str, compiled: Path) -> None:
         "PYTHONPATH": str(ROOT),
         "PYTHONPYCACHEPREFIX": str(compiled),
         "PYTHONDONTWRITEBYTECODE": "",
+        "MOONPOOL_TEST_PATIENCE": str(PATIENCE),
     }
     done = subprocess.run(
         [*command, "-k", "tcp", *tests.split()],

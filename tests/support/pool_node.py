@@ -51,6 +51,8 @@ class CheckedTransport(FakeTransport):
         self._meant: dict[int, Generation] = {}
         self.num_running = 0
         self.wrong: list[str] = []
+        self.damaged: set[int] = set()
+        """Own slots whose last slice arrived with a wrong byte."""
 
     async def _move(self, peer: Peer, slices: Any, timeout_s: float, *, is_write: bool) -> int:
         meant = {part.slot: self._pool.blocks.generation(Slot(part.slot)) for part in slices}
@@ -64,7 +66,11 @@ class CheckedTransport(FakeTransport):
 
     def _copy(self, memory: FakePeer, part: Slice, *, is_write: bool) -> None:
         self._check({part.slot: self._meant[part.slot]})
+        is_flipped = not is_write and memory.slices_read == memory.flips_slice
         super()._copy(memory, part, is_write=is_write)
+        self.damaged.discard(part.slot)
+        if is_flipped:
+            self.damaged.add(part.slot)
 
     def _check(self, meant: dict[int, Generation]) -> None:
         """Until the call has ended, its slots are those of whoever made it."""

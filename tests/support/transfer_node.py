@@ -96,12 +96,17 @@ class TransferNode:
                 stderr=log,
                 preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
             )
-        wait_until(
-            lambda: self.has_ended or self._has_new_socket(before),
-            timeout_s=20,
-            what=f"socket of {self.node}",
-        )
-        assert not self.has_ended, self.log
+        try:
+            wait_until(
+                lambda: self.has_ended or self._has_new_socket(before),
+                timeout_s=20,
+                what=f"socket of {self.node}",
+            )
+            assert not self.has_ended, self.log
+        except BaseException:
+            self._process.kill()
+            self.wait()
+            raise
 
     def _has_new_socket(self, before: set[str]) -> bool:
         new = set(self._folder.names(".sock")) - before
