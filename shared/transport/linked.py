@@ -166,8 +166,8 @@ class _Call:
                     await self._changed.wait()
         except BaseExceptionGroup as group:
             # Whoever calls a transport expects what one transport raises.
-            told = group.subgroup((PeerLost, WriteRefused, InvalidSlice))
-            if told is None:
+            told, bugs = group.split((PeerLost, WriteRefused, InvalidSlice))
+            if told is None or bugs is not None:
                 raise
             raise told.exceptions[0] from None
 
