@@ -214,11 +214,11 @@ class Fetcher:
         """Into own slots; those that were not sealed are free again after it."""
         blocks = self._pool.blocks
         longest = max((holder.num_blocks for holder in holders), default=0)
-        count = min(longest, blocks.num_available(job.owner, job.cap))
-        if count == 0:
+        # Replication leaves the slots to those that wait for some.
+        wait_s = 0.0 if job.urgency is Urgency.BACKGROUND else job.remaining_s
+        given = await self._pool.line.take(job.owner, job.handle, longest, job.cap, wait_s)
+        if not given:
             return
-        given = blocks.allocate(job.owner, job.handle, count, job.cap)
-        assert isinstance(given, list), "as many as there are were asked for"
         self._pool.on_change()  # something may have been evicted
         target = Target(job.owner, job.handle, job.keys, start, given, job.deadline_s, job.urgency)
         stripes = Stripes(self._pool, self._router, self._flow, target, holders)

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -85,6 +85,16 @@ class Flow:
                     took_s = self._now_s() - started_s
                     pause_s = took_s * (1 - self._share) / self._share
                     self._background_from_s = self._now_s() + pause_s
+
+    @asynccontextmanager
+    async def turn_within(
+        self, timeout_s: float, peer: str, num_bytes: int, urgency: Urgency
+    ) -> AsyncIterator[None]:
+        """As `turn`; TimeoutError when it does not come in time. What is done in it has its own."""
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(timeout_s):
+                await stack.enter_async_context(self.turn(peer, num_bytes, urgency))
+            yield
 
     async def _wait_for_share(self) -> None:
         left_s = self._background_from_s - self._now_s()

@@ -27,7 +27,7 @@ from shared.transport.segment import MemoryWish, Segment, SegmentError
 
 log = logging.getLogger("moonpool.transfer.pool")
 NUM_TOUCH_THREADS = 2
-OnUsed = Callable[[str, Sequence[BlockKey]], None]
+OnUsed = Callable[[str, str, Sequence[BlockKey]], None]
 
 
 class NodePool:
@@ -56,8 +56,9 @@ class NodePool:
         self._threads = threads
         self.on_change = on_change
         """Called after the readable set may have changed."""
-        self.on_used: OnUsed = lambda _handle, _keys: None
-        """Called with the leading keys of a chain that a handle stored or holds from now on."""
+        self.on_used: OnUsed = lambda _owner, _handle, _keys: None
+        """Called with the leading keys of a chain that a handle stored or holds from now on, after
+        its owner and itself."""
 
     @classmethod
     async def format(
@@ -186,7 +187,7 @@ class NodePool:
                 self.blocks.drop(owner, handle, [block.slot for block in run[index:]])
                 run = run[:index]
                 break
-        self.on_used(handle, keys[: len(run)])
+        self.on_used(owner, handle, keys[: len(run)])
         return run
 
     def _is_checked(self, owner: str, handle: str, key: BlockKey) -> bool:
@@ -209,7 +210,7 @@ class NodePool:
         sealed = self.blocks.seal(owner, handle, start, chain, items)
         self.on_change()
         if num_readable := sum(item.is_readable for item in sealed):
-            self.on_used(handle, chain[: start + num_readable])
+            self.on_used(owner, handle, chain[: start + num_readable])
         late = [item.block for item in sealed if item.is_duplicate and item.block not in checked]
         if late and not await self._are_whole(late):
             raise ServiceError(

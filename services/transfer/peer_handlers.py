@@ -176,7 +176,7 @@ class PeerHandlers:
             pool.blocks.release(owner, lease_id)
             raise
         if held:
-            pool.on_used(lease_id, keys[: request.start + len(held)])
+            pool.on_used(owner, lease_id, keys[: request.start + len(held)])
         return pool.blocks.lease(owner, lease_id, wanted, cap)
 
     async def release(self, request: LeaseRelease) -> Ok:

@@ -1,6 +1,7 @@
 """Blocks that an operator wants to stay: held in DRAM until their time is over, within a budget."""
 
 import secrets
+from collections import Counter
 
 from services.transfer.expiry_timer import ExpiryTimer
 from services.transfer.node_pool import NodePool
@@ -25,6 +26,8 @@ class Pins:
         self._promoter = promoter
         self.max_blocks = int(pool.blocks.counts.total * max_share)
         self._pins = LeaseTable()
+        self._promised: Counter[BlockKey] = Counter()
+        """Of pins that are being made: as good as held."""
         self._timer = ExpiryTimer(self._pins, lambda pin: self._end(pin.lease_id))
 
     @property
@@ -54,14 +57,18 @@ class Pins:
     async def _hold(self, pin_id: str, keys: list[BlockKey]) -> int:
         """All that the node has of `keys`, or nothing when that is over the budget."""
         blocks = self._pool.blocks
-        num_new = sum(not blocks.is_held_by(OWNER, key) for key in keys)
-        if self.num_blocks + num_new > self.max_blocks:
+        num_promised = self._num_new(set(self._promised))
+        num_new = self._num_new(set(keys) | set(self._promised)) - num_promised
+        num_pinned = self.num_blocks + num_promised
+        if num_pinned + num_new > self.max_blocks:
             raise ServiceError(
                 ErrorCode.OVERLOADED,
-                f"keys: {num_new} blocks more to pin, {self.num_blocks} are pinned of at most "
+                f"keys: {num_new} blocks more to pin, {num_pinned} are pinned of at most "
                 f"{self.max_blocks}; end a pin or raise MOONPOOL_PIN_SHARE",
                 field="keys",
             )
+        promised = Counter(keys)
+        self._promised += promised
         try:
             held, _ = await self._promoter.hold_verified(
                 OWNER, pin_id, keys, self.max_blocks, monotonic_s() + PROMOTE_S
@@ -69,7 +76,13 @@ class Pins:
         except BaseException:
             blocks.release(OWNER, pin_id)
             raise
+        finally:
+            self._promised -= promised
         return len(held)
+
+    def _num_new(self, keys: set[BlockKey]) -> int:
+        """Those of them that no pin holds."""
+        return sum(not self._pool.blocks.is_held_by(OWNER, key) for key in keys)
 
     def _renew(self, request: PinRequest) -> PinReply:
         pin = self._pins.release(request.pin_id)

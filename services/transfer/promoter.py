@@ -107,11 +107,11 @@ class Promoter:
     ) -> None:
         """A few reads are always under way; what arrived in order is sealed at once."""
         blocks = self._pool.blocks
-        count = min(len(stored), blocks.num_available(job.owner, job.cap))
-        if count <= 0:
+        wait_s = job.deadline_s - monotonic_s()
+        given = await self._pool.line.take(job.owner, job.handle, len(stored), job.cap, wait_s)
+        count = len(given)
+        if not count:
             return
-        given = blocks.allocate(job.owner, job.handle, count, job.cap)
-        assert isinstance(given, list), "as many as there are were asked for"
         self._pool.on_change()  # something may have been evicted
         pending: deque[tuple[int, asyncio.Future[int]]] = deque()
         following = 0

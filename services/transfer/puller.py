@@ -4,7 +4,6 @@ The request's handle is the right to read the peer's private and unfinished slot
 are what was meant is told by their generation.
 """
 
-import asyncio
 from collections import Counter
 
 from services.transfer.flow import Flow, Urgency
@@ -64,10 +63,8 @@ class Puller:
         node = request.node
         try:
             peer = await self._peers.find(node, self._pool, deadline_s - monotonic_s())
-            async with (
-                asyncio.timeout(deadline_s - monotonic_s()),
-                self._flow.turn(node.id, num_bytes, Urgency.STREAM),
-            ):
+            left_s = deadline_s - monotonic_s()
+            async with self._flow.turn_within(left_s, node.id, num_bytes, Urgency.STREAM):
                 timeout_s = max(deadline_s - monotonic_s(), 0.0)
                 moved = await self._router.fetch(peer, slices, timeout_s=timeout_s)
         except PeerLost as error:

@@ -1,6 +1,7 @@
 """Who waits for slots of this pool, and in what order they get them. Holds no slots itself.
 
-All at once or none. The oldest is served first. When it has waited for PASS_AFTER_S, others that
+All at once or none; a run of blocks that is brought from elsewhere takes what there is when it is
+its turn. The oldest is served first. When it has waited for PASS_AFTER_S, others that
 fit may pass it: what it lacks may be held by one of them until that one goes on.
 """
 
@@ -12,6 +13,8 @@ from shared.runtime.clock import monotonic_s
 
 PASS_AFTER_S = 1.0
 WANTED_AFTER_S = 1.0
+TAKE_WAIT_S = 1.5
+"""Of one that takes what there is: by then it may pass all that waited before it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +25,8 @@ class _Waiter:
     cap: int
     since_s: float
     given: asyncio.Future[list[HeldBlock]]
+    is_partial: bool = False
+    """Takes fewer than `num_slots` where there are no more."""
     refusal: Refusal | None = None
     """The last one; None: it was not its turn yet."""
 
@@ -39,8 +44,24 @@ class SlotLine:
         self, owner: str, handle: str, num_slots: int, cap: int, wait_s: float
     ) -> list[HeldBlock] | Refusal:
         """WRITING slots for the handle; the refusal when there were none for so long."""
+        future: asyncio.Future[list[HeldBlock]] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(owner, handle, num_slots, cap, monotonic_s(), future)
+        return await self._wait(waiter, wait_s)
+
+    async def take(
+        self, owner: str, handle: str, num_slots: int, cap: int, wait_s: float
+    ) -> list[HeldBlock]:
+        """Up to so many WRITING slots, as many as there are when it is this handle's turn.
+
+        Waits only for others that came before, TAKE_WAIT_S at most; not for slots.
+        """
+        future: asyncio.Future[list[HeldBlock]] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(owner, handle, num_slots, cap, monotonic_s(), future, is_partial=True)
+        given = await self._wait(waiter, min(wait_s, TAKE_WAIT_S))
+        return [] if isinstance(given, Refusal) else given
+
+    async def _wait(self, waiter: _Waiter, wait_s: float) -> list[HeldBlock] | Refusal:
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(owner, handle, num_slots, cap, monotonic_s(), loop.create_future())
         self._waiters.append(waiter)
         self._serve()
         passing = loop.call_later(PASS_AFTER_S, self._serve)
@@ -56,8 +77,8 @@ class SlotLine:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
                 self._poke()  # the next may fit
-        available = self._blocks.num_available(owner, cap)
-        return waiter.refusal or Refusal("pool_full", num_slots, available)
+        available = self._blocks.num_available(waiter.owner, waiter.cap)
+        return waiter.refusal or Refusal("pool_full", waiter.num_slots, available)
 
     def is_wanted(self, handle: str) -> bool:
         """Whether a request that goes before this one has waited here for long."""
@@ -66,6 +87,15 @@ class SlotLine:
             waiter.since_s <= before_s and rank(waiter.handle) < rank(handle)
             for waiter in self._waiters
         )
+
+    def _all_there_are(self, waiter: _Waiter) -> list[HeldBlock]:
+        available = self._blocks.num_available(waiter.owner, waiter.cap)
+        count = min(waiter.num_slots, available)
+        if not count:
+            return []
+        given = self._blocks.allocate(waiter.owner, waiter.handle, count, waiter.cap)
+        assert isinstance(given, list), "as many as there are were asked for"
+        return given
 
     def _may_pass(self, waiter: _Waiter) -> bool:
         return monotonic_s() - waiter.since_s >= PASS_AFTER_S
@@ -81,6 +111,10 @@ class SlotLine:
         for waiter in list(self._waiters):
             if waiter.given.done():
                 continue  # given up, and not yet out of the line
+            if waiter.is_partial:
+                self._waiters.remove(waiter)
+                waiter.given.set_result(self._all_there_are(waiter))
+                continue
             given = self._blocks.allocate(waiter.owner, waiter.handle, waiter.num_slots, waiter.cap)
             if not isinstance(given, Refusal):
                 self._waiters.remove(waiter)

@@ -231,7 +231,7 @@ class SsdTier:
         held = self._pool.blocks.lease(WRITER, handle, wanted, is_use=False)
         job = _Write(handle, list(keys[: len(held)]), len(held) - start)
         if job.num_blocks <= 0:
-            self._pool.blocks.release(WRITER, handle)
+            self._pool.blocks.release(WRITER, handle, is_use=False)
             return 0
         self._pool.blocks.drop(WRITER, handle, [block.slot for block in held[:start]])
         self._queued_keys.update(job.keys[start:])
@@ -292,7 +292,7 @@ class SsdTier:
             self.state = "read_only"
             log.warning("the SSD tier takes no more blocks: %s", error)
         finally:
-            self._pool.blocks.release(WRITER, job.handle)
+            self._pool.blocks.release(WRITER, job.handle, is_use=False)
             self._num_queued -= job.num_blocks
             self._queued_keys.difference_update(job.keys[-job.num_blocks :])
             self._on_change()

@@ -145,10 +145,8 @@ class Stripes:
         ]
         num_bytes = len(slices) * block_bytes
         until_s = min(target.deadline_s, lease.read_until_s)
-        async with (
-            asyncio.timeout(until_s - monotonic_s()),
-            self._flow.turn(holder.node.id, num_bytes, target.urgency),
-        ):
+        left_s = until_s - monotonic_s()
+        async with self._flow.turn_within(left_s, holder.node.id, num_bytes, target.urgency):
             moved = await self._router.fetch(
                 holder.peer, slices, timeout_s=until_s - monotonic_s(), with_digests=True
             )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from services.transfer import pins, replicator
 from services.transfer.flush import flush_pool
 from services.transfer.node import FormattedNode
 from services.transfer.node_pool import NodePool
@@ -119,7 +120,9 @@ class Tiers:
         if self.ssd is not None:
             await self.ssd.close()
 
-    def _on_used(self, handle: str, keys: Sequence[BlockKey]) -> None:
+    def _on_used(self, owner: str, handle: str, keys: Sequence[BlockKey]) -> None:
+        if owner in (replicator.OWNER, pins.OWNER):
+            return  # nobody asked a question with it
         # All attempts of a request, on whatever instance, are one use.
         num_proven = self._uses.used(handle.split("/")[0], keys)
         if num_proven and self.ssd is not None and self._is_writing_second_uses:

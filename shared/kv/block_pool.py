@@ -202,12 +202,13 @@ class BlockPool:
                 self._holders.drop(owner, handle, slot)
                 self._after_drop(slot)
 
-    def release(self, owner: str, handle: str) -> int:
-        """End everything under a handle: its slots are free, its holds over. Returns how many."""
+    def release(self, owner: str, handle: str, *, is_use: bool = True) -> int:
+        """End all under a handle, its slots and holds; how many. Not `is_use`: as in `lease`."""
         holding = self._holders.pop(owner, handle)
         for slot in holding.own:
             self._slots.free(slot)
-        self._policy.ended(self._tree.in_order(holding.held))
+        if is_use:
+            self._policy.ended(self._tree.in_order(holding.held))
         for slot in holding.held:
             self._after_drop(slot)
         return len(holding.own) + len(holding.held)

@@ -34,7 +34,7 @@ def built(
     library = folder / f"{name}-{digest}.so"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with file_lock(library.with_suffix(".lock")):
+        with file_lock(library.with_suffix(".lock"), 2 * TIMEOUT_S):
             if library.is_file() or _make(name, command, sources[0], library, instead):
                 return library
     except OSError as error:

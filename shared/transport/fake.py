@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.transport.base import Peer, PeerLost, Slice, check_slices
+from shared.transport.settling import settled
 
 
 @dataclass(slots=True)
@@ -30,7 +31,8 @@ class FakePeer:
     order: random.Random | None = None
     """Slices of a call arrive in an order of its making; None: in turn."""
     late_s: float = 0.0
-    """A call that is cancelled or late ends only after so long, and its slice lands meanwhile."""
+    """A call that is cancelled, late or aborted ends only after so long, however often it is
+    cancelled, and its slice lands meanwhile."""
     slices_read: int = 0
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -94,9 +96,9 @@ class FakeTransport:
                         continue
                     self._copy(memory, flying, is_write=is_write)
                     arrived.add(number)
-        except (asyncio.CancelledError, TimeoutError):
+        except (asyncio.CancelledError, TimeoutError, PeerLost):
             if memory.late_s and flying is not None:
-                await asyncio.sleep(memory.late_s)
+                await settled([asyncio.ensure_future(asyncio.sleep(memory.late_s))])
                 self._copy(memory, flying, is_write=is_write)
             raise
         return next((n for n in range(len(slices)) if n not in arrived), len(slices))

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shared.transport.base import Peer, PeerLost, Slice, Transport
+from shared.transport.base import InvalidSlice, Peer, PeerLost, Slice, Transport, WriteRefused
 from shared.transport.links import LinkSet
 from shared.transport.sieve import Sieve
 
@@ -51,6 +51,8 @@ class LinkedTransport:
         self._preferred = list(links) if preferred is None else list(preferred)
         self._now_s = now_s
         self._sets: Sieve[tuple[str, str], LinkSet] = Sieve(MAX_PEERS)
+        for link_name, link in self._links.items():
+            link.on_peer_lost = self._on_lost_by(link_name)
 
     def link_set(self, peer: Peer) -> LinkSet:
         key = (peer.node, peer.incarnation)
@@ -65,12 +67,13 @@ class LinkedTransport:
     async def connect(self, peer: Peer) -> None:
         """One link is enough."""
         failure: PeerLost | None = None
-        for link in self._links.values():
+        for name, link in self._links.items():
             try:
                 await link.connect(peer)
             except PeerLost as error:
                 failure = error
             else:
+                self.link_set(peer).reached(name)
                 return
         raise failure or PeerLost(f"node {peer.node}: there are no links")
 
@@ -88,6 +91,21 @@ class LinkedTransport:
     async def close(self) -> None:
         for link in self._links.values():
             await link.close()
+
+    def _on_lost_by(self, name: str) -> Callable[[Peer, str], None]:
+        """A peer is lost when the last link that reached it has lost it; told once."""
+
+        def tell(peer: Peer, reason: str) -> None:
+            links = self._sets.peek((peer.node, peer.incarnation))
+            if links is None:
+                return
+            links.lost(name, self._now_s())
+            if links.num_reached == 0:
+                self._sets.pop((peer.node, peer.incarnation))
+                if self.on_peer_lost is not None:
+                    self.on_peer_lost(peer, f"{name}: {reason}")
+
+        return tell
 
     async def _move(
         self, peer: Peer, slices: Sequence[Slice], timeout_s: float, *, is_write: bool
@@ -146,8 +164,12 @@ class _Call:
                             f"node {self._peer.node}: every link failed: {self._failure}"
                         )
                     await self._changed.wait()
-        except* PeerLost as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as group:
+            # Whoever calls a transport expects what one transport raises.
+            told, bugs = group.split((PeerLost, WriteRefused, InvalidSlice))
+            if told is None or bugs is not None:
+                raise
+            raise told.exceptions[0] from None
 
     def _start(self, group: asyncio.TaskGroup, name: str) -> None:
         piece = self._waiting.popleft()

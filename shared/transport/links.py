@@ -27,6 +27,8 @@ class _Link:
     backoff: Backoff = field(default_factory=Backoff)
     is_proven: bool = True
     """False after a failure, until something came through: it gets one piece at a time."""
+    is_reached: bool = False
+    """The peer was there over it, and has not been lost since."""
     busy_until_s: float = 0.0
     """When its last piece was done."""
     used_s: float = 0.0
@@ -42,6 +44,21 @@ class LinkSet:
     @property
     def names(self) -> list[str]:
         return list(self._links)
+
+    @property
+    def num_reached(self) -> int:
+        """Links over which the peer was there and is not known to be gone."""
+        return sum(link.is_reached for link in self._links.values())
+
+    def reached(self, name: str) -> None:
+        self._links[name].is_reached = True
+
+    def lost(self, name: str, now_s: float) -> None:
+        """The peer is gone over this link; what runs over it fails by itself."""
+        link = self._links[name]
+        link.is_reached = link.is_proven = False
+        if not link.num_in_flight:
+            link.backoff.failed(now_s)
 
     def bytes_per_s(self, name: str) -> float:
         return self._links[name].bytes_per_s
@@ -87,7 +104,7 @@ class LinkSet:
         took_s = max(now_s - max(started_s, link.busy_until_s), 1e-6)
         link.bytes_per_s += NEW_SHARE * (num_bytes / took_s - link.bytes_per_s)
         link.busy_until_s = now_s
-        link.is_proven = True
+        link.is_proven = link.is_reached = True
         link.backoff.worked()
         self._ended(link, num_bytes)
 

@@ -17,6 +17,8 @@ from shared.transport.base import DigestingTransport, Peer, PeerLost, Slice, Tra
 log = logging.getLogger("moonpool.transport")
 MAX_REMEMBERED = 1024
 CONNECT_S = 5.0
+JUDGED_AFTER_S = 0.25
+"""A call that had less time says nothing about its transport when it is late."""
 T = TypeVar("T")
 Key = tuple[str, str, str]
 """Node, incarnation, transport."""
@@ -99,7 +101,10 @@ class Router:
         call: Callable[[Transport, float], Awaitable[T]],
         timeout_s: float | None,
     ) -> T:
-        """The first answer; PeerLost or WriteRefused of the last when none gives one."""
+        """The first answer; PeerLost or WriteRefused of the last when none gives one.
+
+        TimeoutError of one that takes all the time: the next call goes over another.
+        """
         deadline_s = self._now_s() + (timeout_s if timeout_s is not None else CONNECT_S)
         failure: PeerLost | WriteRefused | None = None
         for transport in self._candidates(peer):
@@ -108,9 +113,13 @@ class Router:
                 break
             try:
                 answer = await call(transport, max(left_s, 0.0))
+            except TimeoutError:
+                if left_s >= JUDGED_AFTER_S:
+                    self._note_failure(peer, transport, f"it took longer than {left_s:.2g} s")
+                raise
             except PeerLost as error:
                 failure = error
-                self._note_failure(peer, transport, error)
+                self._note_failure(peer, transport, str(error))
             except WriteRefused as error:
                 failure = error
             else:
@@ -132,7 +141,7 @@ class Router:
     def _backoff(self, peer: Peer, transport: Transport) -> Backoff:
         return self._backoffs.get(_key(peer, transport)) or Backoff()
 
-    def _note_failure(self, peer: Peer, transport: Transport, error: PeerLost) -> None:
+    def _note_failure(self, peer: Peer, transport: Transport, reason: str) -> None:
         key = _key(peer, transport)
         backoff = self._backoffs.setdefault(key, Backoff())
         backoff.failed(self._now_s())
@@ -141,7 +150,7 @@ class Router:
             self._backoffs.popitem(last=False)
         # Once: a node of another host is tried over `local` again and again.
         level = logging.INFO if backoff.num_failures == 1 else logging.DEBUG
-        log.log(level, "node %s is not reached over %s: %s", peer.node, transport.name, error)
+        log.log(level, "node %s is not reached over %s: %s", peer.node, transport.name, reason)
 
     def _note_success(self, peer: Peer, transport: Transport) -> None:
         self._backoffs.pop(_key(peer, transport), None)

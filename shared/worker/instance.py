@@ -10,6 +10,7 @@ from shared.engine.self_test import run_self_test
 from shared.messages import subjects
 from shared.messages.common import ErrorCode, Ok
 from shared.messages.worker import SetRole, WorkerRole
+from shared.native.file_lock import LockTimeout
 from shared.runtime.errors import ServiceError
 from shared.runtime.lifecycle import Context
 from shared.runtime.micro import Endpoint
@@ -114,6 +115,8 @@ class WorkerService:
             failures = run_self_test(loaded, settings.cache_dir)
         except (CheckpointError, EngineError) as error:
             raise ServiceError(ErrorCode.BAD_REQUEST, str(error)) from error
+        except LockTimeout as error:
+            raise ServiceError(ErrorCode.INTERNAL, str(error)) from error
         if failures and settings.mode == "exact":
             raise ServiceError(
                 ErrorCode.FORMAT_MISMATCH,

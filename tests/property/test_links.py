@@ -5,10 +5,11 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.transport.base import Peer, PeerLost, Slice
+from shared.transport.base import InvalidSlice, Peer, PeerLost, Slice, WriteRefused
 from shared.transport.fake import FakePeer, FakeTransport
 from shared.transport.linked import LinkedTransport
 from shared.transport.links import PROBE_AFTER_S, LinkSet
@@ -17,6 +18,7 @@ PEER = Peer("n", "1")
 MIB = 1 << 20
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_bytes_in_flight_always_add_up(data: st.DataObject) -> None:
     links = LinkSet(["a", "b"], ["c"])
@@ -47,6 +49,7 @@ def test_bytes_in_flight_always_add_up(data: st.DataObject) -> None:
             assert links.bytes_per_s(name) > 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.2, 20.0), min_size=2, max_size=5), st.randoms(use_true_random=False))
 def test_shares_follow_the_bandwidth(speeds: list[float], order: random.Random) -> None:
     names = [f"link{number}" for number in range(len(speeds))]
@@ -178,3 +181,37 @@ async def test_a_cancelled_call_leaves_nothing_in_flight() -> None:
     links = linked.transport.link_set(PEER)
     assert [links.in_flight_bytes(name) for name in links.names] == [0, 0]
     assert [links.is_usable(name, 1e9) for name in links.names] == [True, True]
+
+
+async def test_a_peer_is_told_lost_when_the_last_link_to_it_is() -> None:
+    linked = Linked.make(3)
+    told: list[str] = []
+    linked.transport.on_peer_lost = lambda peer, reason: told.append(f"{peer.node} {reason}")
+    linked.links["link2"].die(PEER)
+    assert told == [], "nobody had reached it"
+    await linked.transport.connect(PEER)
+    await linked.transport.read(PEER, linked.slices(), timeout_s=9)
+    linked.links["link0"].die(PEER)
+    assert told == []
+    assert await linked.transport.read(PEER, linked.slices(), timeout_s=9) == 36
+    linked.links["link1"].die(PEER)
+    assert told == ["n link1: died"]
+    linked.links["link1"].on_peer_lost(PEER, "again")  # type: ignore[misc]
+    assert len(told) == 1
+
+
+async def test_a_refused_write_is_refused_by_the_links_together() -> None:
+    class ReadOnly(FakeTransport):
+        async def write(self, peer: Peer, slices: object, *, timeout_s: float) -> int:
+            raise WriteRefused("only the owner writes")
+
+    linked = Linked.make(2)
+    links = {name: ReadOnly(linked.own) for name in linked.links}
+    with pytest.raises(WriteRefused):
+        await LinkedTransport("linked", links).write(PEER, linked.slices(), timeout_s=9)
+
+
+async def test_a_wrong_slice_is_said_as_by_one_transport() -> None:
+    linked = Linked.make(2)
+    with pytest.raises(InvalidSlice):
+        await linked.transport.read(PEER, [Slice(0, 1, 99, 0, MIB)], timeout_s=9)

@@ -19,7 +19,7 @@ from services.transfer.node_pool import NodePool
 from services.transfer.promoter import Promoter
 from services.transfer.ssd_tier import SsdTier
 from shared.kv.block_pool import HeldBlock, Refusal, SealItem
-from shared.kv.ids import BlockKey
+from shared.kv.ids import BlockKey, Slot
 from shared.kv.tiered_residency import drain, page
 from shared.messages.transfer import KvGeometry
 from shared.runtime.clock import monotonic_s
@@ -267,4 +267,17 @@ def test_what_is_used_while_the_tier_loads_is_written_once_it_has() -> None:
     machine.task = machine.loop.create_task(machine.tier.run())
     machine.run(machine.settle())
     assert len(machine.store.blocks) == 2
+    machine.teardown()
+
+
+def test_writing_to_the_ssd_is_no_use_for_eviction() -> None:
+    machine = TierMachine()
+    heard: list[list[Slot]] = []
+    machine.pool.blocks._policy.ended = heard.append  # type: ignore[method-assign,assignment]
+    machine.compute([0, 1], "r1/0")
+    machine.release("r1/0")
+    assert [len(slots) for slots in heard] == [2]
+    machine.write_to_disk([0, 1])
+    assert len(machine.store.blocks) == 2
+    assert [len(slots) for slots in heard] == [2]
     machine.teardown()

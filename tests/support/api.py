@@ -5,7 +5,9 @@ from typing import Any
 
 import httpx
 
-TIMEOUT_S = 60.0
+from tests.support.deadline import PATIENCE
+
+TIMEOUT_S = 60.0 * PATIENCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from shared.runtime.bus import Bus
 from shared.runtime.lifecycle import Context, Service
 from shared.runtime.settings import CommonSettings
 from shared.runtime.tasks import Tasks
+from tests.support.deadline import PATIENCE
 
 S = TypeVar("S", bound=CommonSettings)
 T = TypeVar("T", bound=Service)  # type: ignore[type-arg]
@@ -20,8 +21,9 @@ class Hosted(Generic[T]):
 
     def __init__(self, name: str, service: T, settings: CommonSettings) -> None:
         self.service = service
+        self.id = f"{name}-{secrets.token_hex(3)}"
         self._name = name
-        self._settings = settings
+        self._settings = settings.model_copy(update={"instance_id": self.id})
         self._is_started = asyncio.Event()
         self._ending = asyncio.Event()
         self._is_crash = False
@@ -30,7 +32,9 @@ class Hosted(Generic[T]):
     async def __aenter__(self) -> Self:
         self._task = asyncio.ensure_future(self._run())
         started = asyncio.ensure_future(self._is_started.wait())
-        await asyncio.wait({self._task, started}, return_when="FIRST_COMPLETED", timeout=15)
+        await asyncio.wait(
+            {self._task, started}, return_when="FIRST_COMPLETED", timeout=15 * PATIENCE
+        )
         started.cancel()
         assert self._is_started.is_set(), "the service did not start"
         return self
@@ -57,9 +61,7 @@ class Hosted(Generic[T]):
                     tasks = Tasks(group, log)
                     context = Context(
                         service=self._name,
-                        settings=self._settings.model_copy(
-                            update={"instance_id": f"{self._name}-{secrets.token_hex(3)}"}
-                        ),
+                        settings=self._settings,
                         bus=bus,
                         tasks=tasks,
                         log=log,
@@ -73,6 +75,6 @@ class Hosted(Generic[T]):
                         await self.service.drain()
                         await context.stop_serving()
                         await self.service.stop()
-                    assert await tasks.end(5.0) == []
+                    assert await tasks.end(5.0 * PATIENCE) == []
         finally:
             await bus.client.close()

@@ -19,6 +19,7 @@ from scripts.embedded.redis_cluster import form_cluster
 from scripts.embedded.redis_server import RedisServer, find_redis_server
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.processes import PR_SET_PDEATHSIG
+from tests.support.deadline import PATIENCE
 
 READY_TIMEOUT_S = 15.0
 _libc = ctypes.CDLL(None)
@@ -77,7 +78,7 @@ class TestServer:
         self._process = None
 
     def _wait_ready(self) -> None:
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        deadline_s = time.monotonic() + READY_TIMEOUT_S * PATIENCE
         while time.monotonic() < deadline_s:
             if self._process is None or self._process.poll() is not None:
                 break
@@ -92,7 +93,7 @@ class TestServer:
             (b"", b"INFO") if isinstance(self._server, NatsServer) else (b"PING\r\n", b"+PONG")
         )
         try:
-            with socket.create_connection((HOST, port), timeout=1) as connection:
+            with socket.create_connection((HOST, port), timeout=PATIENCE) as connection:
                 connection.sendall(question)
                 return connection.recv(64).startswith((answer, b"-NOAUTH"))
         except OSError:

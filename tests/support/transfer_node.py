@@ -21,7 +21,7 @@ from shared.messages.common import RequestRef
 from shared.messages.pool import AllocateReply, Blocks, SealBlock
 from shared.messages.transfer import KvGeometry
 from shared.worker.pool_client import PoolClient
-from tests.support.deadline import wait_until
+from tests.support.deadline import PATIENCE, wait_until
 
 ROOT = bytes(range(16))
 GEOMETRY = KvGeometry(num_layers=4, block_tokens=16, token_bytes=64)
@@ -96,12 +96,17 @@ class TransferNode:
                 stderr=log,
                 preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
             )
-        wait_until(
-            lambda: self.has_ended or self._has_new_socket(before),
-            timeout_s=20,
-            what=f"socket of {self.node}",
-        )
-        assert not self.has_ended, self.log
+        try:
+            wait_until(
+                lambda: self.has_ended or self._has_new_socket(before),
+                timeout_s=20,
+                what=f"socket of {self.node}",
+            )
+            assert not self.has_ended, self.log
+        except BaseException:
+            self._process.kill()
+            self.wait()
+            raise
 
     def _has_new_socket(self, before: set[str]) -> bool:
         new = set(self._folder.names(".sock")) - before
@@ -127,7 +132,7 @@ class TransferNode:
     def wait(self, timeout_s: float = 10.0) -> int:
         """The exit code."""
         assert self._process is not None
-        code = self._process.wait(timeout_s)
+        code = self._process.wait(timeout_s * PATIENCE)
         self._process = None
         return code
 

@@ -11,7 +11,12 @@ from shared.messages import subjects
 from shared.messages.common import FetchSource
 from shared.messages.index import InventoryReply, InventoryRequest, ResidencyEvent
 from shared.messages.reports import NodeReport
-from shared.messages.transfer import DropReply, DropRequest
+from shared.messages.transfer import (
+    DropReply,
+    DropRequest,
+    ReplicateReply,
+    ReplicateRequest,
+)
 from shared.runtime.bus import Bus
 from shared.worker.pool_client import PoolClient
 from tests.support.deadline import until
@@ -114,6 +119,31 @@ async def test_a_block_used_once_is_not_written(
     await push_out(pool)
     assert (await pool.lease("r3/0", once)).slots == []
     assert len((await pool.lease("r3/0", twice)).slots) == 4
+    pool.close()
+
+
+async def test_a_copy_that_was_brought_ahead_of_need_is_no_use_of_it(
+    host: TransferHost, bus: Bus, tmp_path: Path
+) -> None:
+    source = host.start("a")
+    node = host.start("b", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
+    far, pool = await host.attach(source), await host.attach(node)
+    copied, twice = make_chain(4, seed=1), make_chain(4, seed=2)
+    await store_chain(far, "r1/0", copied)
+    reply = await bus.request(
+        subjects.transfer(node.node, "replicate"),
+        ReplicateRequest(keys=copied, source=far.node, remaining_ms=5_000),
+        ReplicateReply,
+        timeout_s=6,
+    )
+    assert reply.num_blocks == 4
+    assert len((await pool.lease("first/0", copied)).slots) == 4
+    reports = await Reports.of(bus, node)
+    await use_twice(pool, twice)
+    await reports.until_ssd_has(4)
+    assert len((await pool.lease("second/0", copied)).slots) == 4
+    await reports.until_ssd_has(8)
+    far.close()
     pool.close()
 
 

@@ -1,5 +1,7 @@
 """The pool's rules, one by one."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from shared.kv.block_pool import BlockPool, HeldBlock, NotYours, Refusal, SealedItem, SealItem
@@ -16,6 +18,18 @@ def key(name: str) -> BlockKey:
 
 def chain(name: str, length: int) -> list[BlockKey]:
     return [key(f"{name}{index}") for index in range(length)]
+
+
+class SpyEviction(LruEviction):
+    """Notes which ends of uses it hears of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[list[Slot]] = []
+
+    def ended(self, slots: Sequence[Slot]) -> None:
+        self.heard.append(list(slots))
+        super().ended(slots)
 
 
 def make_pool(num_slots: int) -> BlockPool:
@@ -333,4 +347,17 @@ def test_a_slot_that_the_handle_has_again_is_not_given_back_for_its_first_use() 
     assert pool.is_writing("w", "h", again[0].slot)
     pool.free_own("w", "h", again)
     assert not pool.is_writing("w", "h", again[0].slot)
+    pool.check_integrity()
+
+
+def test_eviction_hears_of_no_end_of_what_was_no_use() -> None:
+    policy = SpyEviction()
+    pool = BlockPool(4, policy)
+    keys = chain("a", 2)
+    slots = [item.block.slot for item in store(pool, keys)]
+    pool.release("w", "h")
+    assert policy.heard == [slots]
+    pool.lease("ssd", "1", keys, is_use=False)
+    pool.release("ssd", "1", is_use=False)
+    assert policy.heard == [slots]
     pool.check_integrity()

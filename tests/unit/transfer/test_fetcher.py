@@ -215,6 +215,24 @@ async def test_a_full_pool_takes_what_has_room(bench: Bench) -> None:
     bench.check(reply, 4)
 
 
+async def test_a_fetch_leaves_slots_to_who_waited_before_it(bench: Bench) -> None:
+    blocks = bench.pool.blocks
+    blocks.allocate("other", "h", NUM_SLOTS - 4, NUM_SLOTS)
+    waiting = asyncio.ensure_future(bench.pool.line.allocate("w", "old", 5, NUM_SLOTS, 30.0))
+    await settle()
+    fetching = asyncio.ensure_future(bench.fetch())
+    await until(lambda: bench.peers.leased)
+    await settle()
+    assert blocks.num_available("w", NUM_SLOTS) == 4, "the older request lacks one"
+    blocks.release_owner("other")
+    assert len(await waiting) == 5
+    reply = await fetching
+    await settle()
+    assert len(reply.blocks.slots) == NUM_BLOCKS
+    blocks.release("w", "old")
+    bench.check(reply, NUM_BLOCKS)
+
+
 async def test_a_second_fetch_waits_for_the_first_and_moves_nothing(bench: Bench) -> None:
     bench.memory.latency_s = 0.005
     first, second = await asyncio.gather(bench.fetch("r1"), bench.fetch("r2"))

@@ -14,7 +14,7 @@ from services.transfer.node_pool import NodePool
 from services.transfer.puller import Puller
 from shared.kv.ids import Slot
 from shared.messages.common import ErrorCode, NodeRef
-from shared.messages.pool import Pull, PullItem
+from shared.messages.pool import Pull, PullItem, PullReply
 from shared.runtime.errors import ServiceError
 from shared.transport.base import Peer
 from shared.transport.fake import FakePeer, FakeTransport
@@ -37,9 +37,11 @@ class FakePeers:
 class Bench:
     puller: Puller
     memory: FakePeer
+    other_way: FakePeer
+    """The same peer over the second transport."""
     slot: Slot
 
-    async def pull(self) -> None:
+    async def pull(self, remaining_ms: int = 5_000) -> PullReply:
         item = PullItem(
             peer_slot=0,
             peer_generation=1,
@@ -48,21 +50,26 @@ class Bench:
             first_layer=0,
             end_layer=GEOMETRY.num_layers,
         )
-        await self.puller.pull("w", Pull(handle="r", node=THERE, items=[item]))
+        request = Pull(handle="r", node=THERE, items=[item], remaining_ms=remaining_ms)
+        return await self.puller.pull("w", request)
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     segment = Segment.create(tmp_path / "here.1.seg", num_slots=2, block_bytes=GEOMETRY.block_bytes)
     own = segment.bytes.reshape(2, GEOMETRY.block_bytes)
-    transport = FakeTransport(own)
+    first, second = FakeTransport(own, "first"), FakeTransport(own, "second")
     memory = FakePeer(np.ones((1, GEOMETRY.block_bytes), dtype=np.uint8), [1])
-    transport.peers[(THERE.id, THERE.incarnation)] = memory
+    first.peers[(THERE.id, THERE.incarnation)] = memory
+    other_way = FakePeer(memory.blocks, [1])
+    second.peers[(THERE.id, THERE.incarnation)] = other_way
     with ThreadPoolExecutor(1) as threads:
         pool = NodePool(ROOT, GEOMETRY, segment, threads, lambda: None)
         given = pool.blocks.allocate("w", "r", 1, 2)
         assert isinstance(given, list)
-        yield Bench(Puller(pool, Router([transport]), FakePeers(), Flow()), memory, given[0].slot)  # type: ignore[arg-type]
+        router = Router([first, second])
+        puller = Puller(pool, router, FakePeers(), Flow())  # type: ignore[arg-type]
+        yield Bench(puller, memory, other_way, given[0].slot)
     del own
     pool.close()
 
@@ -82,8 +89,16 @@ async def test_a_slot_counts_as_written_until_every_pull_into_it_has_ended(bench
 
 
 async def test_a_pull_that_fails_leaves_no_slot_marked(bench: Bench) -> None:
-    bench.memory.is_alive = False
+    bench.memory.is_alive = bench.other_way.is_alive = False
     with pytest.raises(ServiceError) as caught:
         await bench.pull()
     assert caught.value.code == ErrorCode.PEER_LOST
     assert not bench.puller.is_writing(bench.slot)
+
+
+async def test_a_pull_that_is_late_leaves_its_transport_for_the_next(bench: Bench) -> None:
+    bench.memory.loses_slice = 0
+    with pytest.raises(ServiceError) as caught:
+        await bench.pull(remaining_ms=400)
+    assert caught.value.code == ErrorCode.DEADLINE
+    assert (await bench.pull()).transport == "second"

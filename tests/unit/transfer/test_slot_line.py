@@ -65,6 +65,38 @@ async def test_slots_that_come_free_go_to_those_who_wait_in_their_order() -> Non
     pool.check_integrity()
 
 
+async def test_a_run_takes_what_is_left_when_those_before_it_have_theirs() -> None:
+    pool, line = make_line()
+    held = pool.allocate("other", "holder", NUM_SLOTS, NUM_SLOTS)
+    assert not isinstance(held, Refusal)
+    async with asyncio.TaskGroup() as group:
+        asking = Asking(line, group)
+        await asking.ask("first", 4)
+        pool.free_own("other", "holder", held[:3])
+        running = group.create_task(line.take("w", "run", 8, NUM_SLOTS, 30.0))
+        await settle()
+        assert await line.take("w", "background", 8, NUM_SLOTS, 0.0) == []
+        assert not running.done(), "three slots are there, and the first wants four"
+        pool.free_own("other", "holder", held[3:9])
+        await settle()
+        assert asking.order == ["first"]
+        assert len(running.result()) == 5
+        assert await line.take("w", "run", 8, NUM_SLOTS, 30.0) == []
+    pool.check_integrity()
+
+
+async def test_a_run_passes_who_waits_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_line, "PASS_AFTER_S", 0.05)
+    pool, line = make_line()
+    assert not isinstance(pool.allocate("other", "holder", 7, NUM_SLOTS), Refusal)
+    async with asyncio.TaskGroup() as group:
+        asking = Asking(line, group)
+        waiting = await asking.ask("first", 4)
+        assert len(await line.take("w", "run", 8, NUM_SLOTS, 30.0)) == 3
+        waiting.cancel()
+    pool.check_integrity()
+
+
 async def test_blocks_that_are_no_longer_held_are_evicted_for_who_waits() -> None:
     pool, line = make_line()
     given = pool.allocate("w", "reader", 1, NUM_SLOTS)

@@ -7,7 +7,7 @@ import pytest
 
 from shared.transport.base import Peer, PeerLost, Slice, TcpAddress, WriteRefused
 from shared.transport.fake import FakePeer, FakeTransport
-from shared.transport.router import Router
+from shared.transport.router import JUDGED_AFTER_S, Router
 
 BLOCK_BYTES = 64
 PART = Slice(0, 1, 0, 0, BLOCK_BYTES)
@@ -128,6 +128,28 @@ async def test_the_time_is_shared_by_all_tries() -> None:
     around.fast.peers["n", "1"].is_alive = False
     with pytest.raises(TimeoutError):
         await around.router.fetch(NODE, [PART], timeout_s=0.05)
+
+
+async def test_one_that_hangs_is_left_as_one_that_fails() -> None:
+    around = Set()
+    memory = around.fast.peers["n", "1"]
+    memory.loses_slice = 0
+    with pytest.raises(TimeoutError):
+        await around.router.fetch(NODE, [PART], timeout_s=JUDGED_AFTER_S)
+    assert await around.used() == "slow"
+    memory.loses_slice = None
+    around.clock.now_s += 0.6
+    assert await around.used() == "fast"
+
+
+async def test_a_call_without_time_judges_nobody() -> None:
+    around = Set()
+    memory = around.fast.peers["n", "1"]
+    memory.latency_s = 10.0
+    with pytest.raises(TimeoutError):
+        await around.router.fetch(NODE, [PART], timeout_s=JUDGED_AFTER_S / 10)
+    memory.latency_s = 0.0
+    assert await around.used() == "fast"
 
 
 async def test_losses_are_told_with_the_transport() -> None:
