@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
+from shared.scheduling.cost_model import CostProfile, K, PrefillCoefficients
 
 PROFILES = Path(__file__).parent / "profiles"
 LINE_RATE_SHARE = 0.87
@@ -58,6 +58,17 @@ class Hardware:
             kv_bytes_per_token=max(1, round(self.kv_bytes_per_token / scale)),
             decode_capacity_tokens=round(self.decode_capacity_tokens * scale),
         )
+
+    def chunk_s(self, num_tokens: int, prefix_tokens: int, *, is_last: bool) -> float:
+        """One pass over a part of a prompt. What a prompt takes once is in the pass that ends it,
+        so that the passes of a prompt take what `prefill` says of the whole."""
+        work_s = self.prefill.seconds(num_tokens, prefix_tokens) - self.prefill_base_s
+        return work_s + (self.prefill_base_s if is_last else 0.0)
+
+    def step_s(self, batch: int, context_tokens: float) -> float:
+        """Of a decode batch whose sequences have so many tokens together."""
+        step_s = self.decode_step_s + self.decode_sequence_s * batch
+        return step_s + self.decode_context_s * context_tokens / K
 
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         """Layers load while others compute: the longer of the two."""

@@ -87,7 +87,8 @@ class VirtualPrefill:
         chosen.has_started = True
         size = min(self._chunk_tokens, job.compute_tokens - job.done_tokens)
         prefix = job.cached_tokens + job.done_tokens
-        chunk_s = self._hardware.prefill.seconds(prefix + size, prefix)
+        is_last = job.done_tokens + size >= job.compute_tokens
+        chunk_s = self._hardware.chunk_s(prefix + size, prefix, is_last=is_last)
         if not job.done_tokens:
             # The first chunk waits for the cached layers where they load longer than it computes.
             chunk_s = max(
