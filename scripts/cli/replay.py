@@ -14,7 +14,7 @@ from rich.progress import Progress
 from scripts.charts.files import check_plot, write_charts
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.target import UP_HINT, Target, conductor_state, find_target, need_target
-from scripts.replay.beside import beside, load_costs, scale_of, simulate_plan
+from scripts.replay.beside import beside, load_costs, simulate_plan
 from scripts.replay.measures import measures_of
 from scripts.replay.plan import Plan, PlanSettings, make_plan
 from scripts.replay.player import Player, Run, key_headers
@@ -85,7 +85,7 @@ def replay(
         state = asyncio.run(conductor_state(need_target(target), "replay"))
         for measured, policy in zip(found, policies, strict=True):
             outcome = simulate_plan(plan, state, costs, policy)
-            measured["simulated"] = beside(measured, outcome, scale_of(plan))
+            measured["simulated"] = beside(measured, outcome, plan, state)
     if plot is not None:
         write_charts(plot, f"{trace}, replayed", replay_charts(runs))
     ok = not any(one["failed"] for one in found)

@@ -101,7 +101,9 @@ class WorkerService:
 
     def _pass_times(self) -> Hardware | None:
         try:
-            return None if self._settings.timed_by is None else load_hardware(self._settings.timed_by)
+            return (
+                None if self._settings.timed_by is None else load_hardware(self._settings.timed_by)
+            )
         except ValueError as error:
             raise ServiceError(ErrorCode.BAD_REQUEST, f"MOONPOOL_TIMED_BY: {error}") from error
 
