@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -41,6 +41,12 @@ class Run:
     """How late the client's own timer fired: above some milliseconds it is the bottleneck."""
 
 
+class Chooser(Protocol):
+    def begin(self, planned: PlannedRequest) -> dict[str, str]: ...
+
+    def end(self, planned: PlannedRequest, placement: Mapping[str, str]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Player:
     base_url: str
@@ -48,6 +54,8 @@ class Player:
     admin_key: str = ""
     placement: dict[str, str] | None = None
     """Instances, which the admin key allows."""
+    chooser: Chooser | None = None
+    """Chooses them for each request."""
     policy: str | None = None
     """So too."""
     max_connections: int = 1_024
@@ -84,8 +92,9 @@ class Player:
             "return_token_ids": True,
             "stream": True,
         }
-        if self.placement is not None:
-            body["placement"] = self.placement
+        placement = self.placement if self.chooser is None else self.chooser.begin(planned)
+        if placement is not None:
+            body["placement"] = placement
         if self.policy is not None:
             body["policy"] = self.policy
         content = await asyncio.to_thread(json.dumps, body)
@@ -107,6 +116,9 @@ class Player:
                         _note(played, line)
         except (httpx.HTTPError, ValueError) as error:
             played.error = f"{type(error).__name__}: {error}"
+        finally:
+            if self.chooser is not None and placement is not None:
+                self.chooser.end(planned, placement)
         on_done()
 
 

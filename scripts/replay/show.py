@@ -49,9 +49,9 @@ def replay_table(title: str, found: Sequence[dict[str, Any]]) -> Table:
             cells.append("" if error is None else f"{error['p50']:.2f} / {error['p90']:.2f}")
         rows.append((f"prediction off, {name} p50/p90", cells))
     rows.append(("client late p99, ms", [f"{1e3 * one['client_lag_p99_s']:.1f}" for one in found]))
-    if all("simulated" in one for one in found):
+    if any("simulated" in one for one in found):
         for name in ("ttft_to_live", "cached_to_live"):
-            shown = [f"{one['simulated'][name]:.2f}" for one in found]
+            shown = [f"{one['simulated'][name]:.2f}" if "simulated" in one else "" for one in found]
             rows.append((f"simulated, {name.replace('_', ' ')}", shown))
     for name, cells in rows:
         table.add_row(name, *cells)

@@ -347,7 +347,12 @@ class SimulatedCluster:
                 output_tokens=request.trace.output_tokens,
                 predicted=decision.predicted,
                 real=PredictedTimes(
-                    outcome.queue_s, outcome.load_s, outcome.compute_s, outcome.handoff_s, tbt_s
+                    outcome.queue_s,
+                    outcome.load_s,
+                    outcome.compute_s,
+                    outcome.handoff_s,
+                    tbt_s,
+                    outcome.ttft_s - max(outcome.queue_s, outcome.load_s) - outcome.compute_s,
                 ),
                 ttft_s=outcome.ttft_s,
             )

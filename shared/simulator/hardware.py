@@ -45,6 +45,7 @@ class Hardware:
             decode_context_s=self.decode_context_s,
             transfer_bytes_per_s=self.link_bytes_per_s,
             transfer_base_s=self.link_base_s,
+            request_s=self.request_s,
         )
 
     def with_line_rate(self, gbps: float) -> "Hardware":
@@ -87,9 +88,9 @@ def load_hardware(name: str) -> Hardware:
     path = Path(name) if name.endswith(".json") else PROFILES / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"hardware: there is no profile {name!r} ({', '.join(profile_names())})")
-    known = json.loads(path.read_text(encoding="utf-8"))
+    known = {"request_s": 0.0, **json.loads(path.read_text(encoding="utf-8"))}
     wanted = [each.name for each in fields(Hardware)]
-    missing = [each for each in wanted if each not in known and each != "request_s"]
+    missing = [each for each in wanted if each not in known]
     if missing:
         raise ValueError(f"hardware: {path.name} lacks {', '.join(missing)}")
     for each in fields(Hardware):
