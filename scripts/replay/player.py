@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from scripts.replay.machine import MachineCheck
 from scripts.replay.plan import PlannedRequest
 from shared.runtime.clock import monotonic_s
 
@@ -37,6 +38,7 @@ class Played:
 class Run:
     played: list[Played]
     span_s: float = 0.0
+    machine: MachineCheck = field(default_factory=MachineCheck)
     loop_lags_s: list[float] = field(default_factory=list)
     """How late the client's own timer fired: above some milliseconds it is the bottleneck."""
 
@@ -65,18 +67,22 @@ class Player:
     ) -> Run:
         limits = httpx.Limits(max_connections=self.max_connections)
         run = Run([Played(planned) for planned in requests])
+        run.machine.look_idle()
         start_s = monotonic_s()
         async with (
             httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S, limits=limits) as http,
             asyncio.TaskGroup() as probing,
         ):
             probe = probing.create_task(_probe(run.loop_lags_s))
+            watch = probing.create_task(run.machine.watch())
             async with asyncio.TaskGroup() as group:
                 for played in run.played:
                     await asyncio.sleep(max(0.0, start_s + played.planned.at_s - monotonic_s()))
                     group.create_task(self._send(http, played, start_s, on_done))
             probe.cancel()
+            watch.cancel()
         run.span_s = monotonic_s() - start_s
+        run.machine.look_idle()
         return run
 
     async def _send(

@@ -17,7 +17,9 @@ from tests.support.processes import nats_variables
 pytestmark = pytest.mark.e2e
 
 
-def command(cluster: HostedCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(
+    cluster: HostedCluster, *arguments: str, timeout_s: float = 100
+) -> subprocess.CompletedProcess[str]:
     own = nats_variables(cluster.cluster.nats_access)
     return subprocess.run(
         [sys.executable, "-P", "-m", "scripts.cli.main", *arguments, "--json"],
@@ -30,7 +32,7 @@ def command(cluster: HostedCluster, *arguments: str) -> subprocess.CompletedProc
             "MOONPOOL_NATS_URL": cluster.nats_url,
             "MOONPOOL_ADMIN_KEY": cluster.admin_key,
         },
-        timeout=100,
+        timeout=timeout_s,
         check=False,
     )
 
