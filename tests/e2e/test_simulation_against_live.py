@@ -37,10 +37,8 @@ def write_profiles(folder: Path) -> tuple[Path, Path]:
     """For workers and the simulator, and the same as a conductor reads it."""
     hardware, conductor = folder / "timed.json", folder / "timed.conductor.json"
     hardware.write_text(json.dumps(PROFILE))
-    names = ("decode_step_s", "decode_sequence_s", "decode_context_s")
-    conductor.write_text(
-        json.dumps({"prefill": PREFILL, **{name: PROFILE[name] for name in names}})
-    )
+    steps = {name: PROFILE[name] for name in ("decode_step_s", "decode_sequence_s")}
+    conductor.write_text(json.dumps({"prefill": PREFILL, **steps}))
     return hardware, conductor
 
 
@@ -51,10 +49,8 @@ def write_trace(path: Path) -> None:
     lines, now_s, last_id = [], 0.0, 0
     for _ in range(24):
         now_s += rng.expovariate(0.35)
-        if documents and rng.random() < 0.5:
-            ids = list(rng.choice(documents))
-        else:
-            ids = []
+        goes_on = bool(documents) and rng.random() < 0.5
+        ids = list(rng.choice(documents)) if goes_on else []
         for _ in range(rng.choice((1, 1, 2, 3))):
             last_id += 1
             ids.append(last_id)

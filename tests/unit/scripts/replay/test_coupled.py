@@ -33,7 +33,7 @@ def test_a_worker_that_reports_in_two_roles_does_both() -> None:
 
 
 async def test_without_the_admin_key_nothing_is_changed() -> None:
-    target = Target("http://127.0.0.1:1", "nats://127.0.0.1:1", "", None)
+    target = Target("http://127.0.0.1:1", "nats://127.0.0.1:1", "")
     with pytest.raises(CommandError, match="admin key"):
         async with as_coupled(target):
             raise AssertionError("the roles were changed")
