@@ -17,6 +17,8 @@ from shared.engine.decode import DecodeEngine
 from shared.engine.errors import Cancelled
 from shared.engine.prefill import PrefillEngine
 
+NUM_SPECIAL = 3
+
 
 class PassTimes(Protocol):
     """How long passes take, in seconds."""
@@ -69,14 +71,18 @@ class TimedDecodeEngine(DecodeEngine):
 
     def _run_step(self, batch: Sequence[tuple[str, int, int]]) -> torch.Tensor:
         began_s = time.monotonic()
-        for seq_id, _, position in batch:
+        logits = torch.zeros(len(batch), self._model.config.vocab_size)
+        for row, (seq_id, token, position) in enumerate(batch):
             self._sequence(seq_id).num_filled = position + 1
-        tokens = [token for _, token, _ in batch]
-        # Never alone: see linear.
-        logits = self._model.logits(self._model.embed(torch.tensor([*tokens, tokens[-1]])))
+            logits[row, next_token(token, position, logits.shape[1])] = 1.0
         context_tokens = sum(position for _, _, position in batch)
         wait_until(began_s + self._times.step_s(len(batch), context_tokens))
-        return logits[: len(batch)]
+        return logits
+
+
+def next_token(token: int, position: int, vocab_size: int) -> int:
+    """Of an answer: none of the first ids, which may end it."""
+    return NUM_SPECIAL + (31 * token + position) % (vocab_size - NUM_SPECIAL)
 
 
 def wait_until(end_s: float) -> None:
