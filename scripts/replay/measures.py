@@ -87,4 +87,4 @@ def _prediction_errors(served: Sequence[Played]) -> dict[str, Any]:
 
 def _times(given: dict[str, float]) -> PredictedTimes:
     names = ("queue_s", "load_s", "compute_s", "overhead_s", "handoff_s", "tbt_s")
-    return PredictedTimes(**{name: given[name] for name in names})
+    return PredictedTimes(**{name: given.get(name, 0.0) for name in names})

@@ -56,11 +56,11 @@ class Player:
     admin_key: str = ""
     placement: dict[str, str] | None = None
     """Instances, which the admin key allows."""
-    chooser: Chooser | None = None
-    """Chooses them for each request."""
     policy: str | None = None
     """So too."""
     max_connections: int = 1_024
+    chooser: Chooser | None = None
+    """Chooses `placement` for each request."""
 
     async def play(
         self, requests: Sequence[PlannedRequest], on_done: Callable[[], None] = lambda: None

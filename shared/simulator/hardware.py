@@ -75,8 +75,11 @@ class Hardware:
 
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         """Layers load while others compute: the longer of the two."""
-        load_s = prefix_tokens * self.kv_bytes_per_token / self.host_to_device_bytes_per_s
-        return max(self.prefill.seconds(num_tokens, prefix_tokens), load_s)
+        return max(self.prefill.seconds(num_tokens, prefix_tokens), self.load_s(prefix_tokens))
+
+    def load_s(self, prefix_tokens: int) -> float:
+        """To bring a cached prefix from the host's memory."""
+        return prefix_tokens * self.kv_bytes_per_token / self.host_to_device_bytes_per_s
 
 
 def profile_names() -> list[str]:

@@ -100,10 +100,7 @@ class VirtualPrefill:
         chunk_s = self._hardware.chunk_s(prefix + size, prefix, is_last=is_last)
         if not job.done_tokens:
             # The first chunk waits for the cached layers where they load longer than it computes.
-            chunk_s = max(
-                chunk_s,
-                self._hardware.prefill_s(prefix + size, prefix),
-            )
+            chunk_s = max(chunk_s, self._hardware.load_s(prefix))
         job.done_tokens += size
         self._running, self._busy_until_s = chosen, now_s + chunk_s
         chosen.in_chunk_s = chunk_s

@@ -2,7 +2,9 @@
 
 import pytest
 
-from shared.simulator.settings import Sites
+from shared.simulator.cluster import SimulatedCluster
+from shared.simulator.prefix_pool import key_of
+from shared.simulator.settings import ClusterSettings, Sites
 from shared.simulator.trace import BLOCK_TOKENS
 from tests.support.simulating import paper_hardware, request, simulate
 
@@ -17,15 +19,12 @@ def test_on_one_node_nothing_is_handed_over():
 
 
 def test_decode_on_another_node_keeps_what_it_was_sent():
-    sites = Sites(prefills=("n1", "n2"), decodes=("n2",))
-    first = request(0.0, 0, 64, output_tokens=2)
-    again = request(60.0, 0, 65, output_tokens=2)
-    blocked = [request(59.9, 1_000, 400)]
-    outcome = simulate([first, *blocked, again], sites=sites, policy="moonpool")
-    used = {one.prefill for one in outcome.requests}
-    assert len(used) == 2
-    assert outcome.requests[2].local_tokens == 64 * BLOCK_TOKENS
-    assert outcome.fetches == 0
+    settings = ClusterSettings(paper_hardware(), sites=Sites(prefills=("n1",), decodes=("n2",)))
+    cluster = SimulatedCluster(settings)
+    outcome = cluster.run([request(0.0, 0, 16, output_tokens=2)])
+    assert outcome.sent_bytes > 0
+    keys = [key_of(block) for block in range(16)]
+    assert [cluster.machines.nodes[name].num_leading(keys) for name in ("n1", "n2")] == [16, 16]
 
 
 def test_a_prompt_finds_the_chunks_that_were_computed_while_it_waited():
@@ -37,9 +36,9 @@ def test_a_prompt_finds_the_chunks_that_were_computed_while_it_waited():
 
 
 def test_a_prompt_goes_where_its_prefix_is_being_computed():
-    requests = [request(0.0, 0, 64), request(0.01, 0, 66)]
-    outcome = simulate(requests, sites=TWO_NODES, policy="moonpool")
-    first, second = outcome.requests
+    busy = request(0.0, 1_000, 200)
+    outcome = simulate([busy, request(0.01, 0, 64), request(0.02, 0, 66)], sites=TWO_NODES)
+    _, first, second = outcome.requests
     assert second.prefill == first.prefill
     assert second.local_tokens == 64 * BLOCK_TOKENS
 
