@@ -31,6 +31,7 @@ def measures_of(name: str, run: Run, slo: Slo) -> dict[str, Any]:
         "failed": dict(Counter(_failure(one) for one in run.played if _failure(one))),
         "span_s": run.span_s,
         "mean_ttft_s": mean([one.ttft_s for one in times]),
+        "mean_stages_s": mean([_stages_s(one) for one in served if one.bill.get("bill")]),
         **_percentiles("ttft_s", [one.ttft_s for one in times]),
         **_percentiles("tbt_s", [one.tbt_s for one in times]),
         **_percentiles("itl_s", gaps),
@@ -46,6 +47,12 @@ def measures_of(name: str, run: Run, slo: Slo) -> dict[str, Any]:
 
 def _ttft_s(one: Played) -> float:
     return ttft_s(one.sent_s, one.token_times_s[0])
+
+
+def _stages_s(one: Played) -> float:
+    """Of its TTFT: waiting or loading, and computing."""
+    real = one.bill["bill"]["real"]
+    return float(max(real["queue_s"], real["load_s"]) + real["compute_s"])
 
 
 def _failure(one: Played) -> str:

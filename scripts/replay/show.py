@@ -60,7 +60,7 @@ def replay_table(title: str, found: Sequence[dict[str, Any]]) -> Table:
     )
     rows.append(("client late p99, ms", [f"{1e3 * one['client_lag_p99_s']:.1f}" for one in found]))
     if any("simulated" in one for one in found):
-        for name in ("ttft_to_live", "cached_to_live"):
+        for name in ("ttft_to_live", "stages_to_live", "cached_to_live"):
             shown = [f"{one['simulated'][name]:.2f}" if "simulated" in one else "" for one in found]
             rows.append((f"simulated, {name.replace('_', ' ')}", shown))
     for name, cells in rows:
