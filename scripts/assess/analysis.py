@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shared.kv.eviction.registry import DEFAULT_EVICTION
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.hardware import Hardware
 from shared.simulator.hit_rate import measure
 from shared.simulator.outcome import Outcome, mean
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
 
 Verdict = Literal["share", "share only locally", "don't"]

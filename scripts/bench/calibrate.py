@@ -55,7 +55,7 @@ class Measured:
 async def calibrate(cluster: Cluster, on_step: Callable[[str], None]) -> Measured:
     rng = random.Random()
     on_step("prefill")
-    samples = await _prefill_samples(cluster, rng)
+    samples, request_s = await _prefill_samples(cluster, rng)
     prefill = fit_prefill(samples, CostProfile().prefill)
     on_step("decode")
     step_s, sequence_s, context_s = await _decode_costs(cluster, rng)
@@ -72,23 +72,26 @@ async def calibrate(cluster: Cluster, on_step: Callable[[str], None]) -> Measure
         transfer_bytes_per_s=link[0] if link else known.transfer_bytes_per_s,
         transfer_base_s=link[1] if link else known.transfer_base_s,
         disk_bytes_per_s=disk,
+        request_s=request_s,
     )
     return Measured(costs, len(samples), link is not None)
 
 
-async def _prefill_samples(cluster: Cluster, rng: random.Random) -> list[PrefillSample]:
-    """Cold prompts of several lengths, and the longest again with a part of it cached."""
+async def _prefill_samples(
+    cluster: Cluster, rng: random.Random
+) -> tuple[list[PrefillSample], float]:
+    """Cold prompts of several lengths, and again with a part of each cached; and what else a TTFT
+    takes on the idle cluster, in the median."""
     longest = min(cluster.context_tokens - 16, 4_096)
     lengths = sorted({max(16, longest * part // 8) for part in (1, 2, 4, 6, 8)})
-    samples = []
+    played = []
     for _ in range(REPEATS):
-        samples += [
-            _sample(await _one(cluster, rng.getrandbits(60), length, 1)) for length in lengths
-        ]
+        played += [await _one(cluster, rng.getrandbits(60), length, 1) for length in lengths]
         chain = rng.getrandbits(60)
         # Each finds the one before it.
-        samples += [_sample(await _one(cluster, chain, length, 1)) for length in lengths]
-    return samples
+        played += [await _one(cluster, chain, length, 1) for length in lengths]
+    overheads_s = [one.bill["bill"]["real"]["overhead_s"] for one in played]
+    return [_sample(one) for one in played], statistics.median(overheads_s)
 
 
 def _sample(played: Played) -> PrefillSample:
@@ -211,6 +214,7 @@ def hardware_of(measured: Measured, cluster: Cluster, source: str) -> dict[str, 
         "link_base_s": costs.transfer_base_s,
         "host_to_device_bytes_per_s": 1e12,
         "disk_bytes_per_s": costs.disk_bytes_per_s,
+        "request_s": costs.request_s,
     }
 
 
@@ -230,4 +234,5 @@ def profile_of(measured: Measured) -> dict[str, Any]:
         "transfer_bytes_per_s": costs.transfer_bytes_per_s,
         "transfer_base_s": costs.transfer_base_s,
         "disk_bytes_per_s": costs.disk_bytes_per_s,
+        "request_s": costs.request_s,
     }

@@ -14,10 +14,11 @@ from rich.progress import Progress
 from scripts.charts.files import check_plot, write_charts
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.target import UP_HINT, Target, conductor_state, find_target, need_target
-from scripts.replay.beside import beside, load_costs, scale_of, simulate_plan
+from scripts.replay.beside import beside, load_costs, simulate_plan
+from scripts.replay.coupled import COUPLED, POLICY_OF_COUPLED, as_coupled
 from scripts.replay.measures import measures_of
 from scripts.replay.plan import Plan, PlanSettings, make_plan
-from scripts.replay.player import Player, Run, key_headers
+from scripts.replay.player import Chooser, Player, Run, key_headers
 from scripts.replay.show import replay_charts, replay_table
 from scripts.replay.sweep import sweep, sweep_table
 from scripts.simulate.traces import load_trace
@@ -25,7 +26,6 @@ from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.slo import Slo
 from shared.simulator.trace import TraceRequest
 
-COUPLED = "coupled"
 MODEL_TIMEOUT_S = 10.0
 
 
@@ -38,7 +38,10 @@ def replay(
     speed: Annotated[float, typer.Option(min=0.01, help="Arrivals so much faster.")] = 1.0,
     max_output: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 1 << 20,
     compare: Annotated[
-        str | None, typer.Option(help="Policies, one run each, separated by commas.")
+        str | None,
+        typer.Option(
+            help="Policies, one run each, separated by commas; coupled: workers that do both."
+        ),
     ] = None,
     ttft_slo: Annotated[float, typer.Option(min=0, help="Seconds; for `within targets`.")] = 30.0,
     tbt_slo: Annotated[float, typer.Option(min=0, help="Seconds.")] = 0.2,
@@ -64,7 +67,7 @@ def replay(
 
       moonpool replay --trace conversation --requests 200 --scale 16 --speed 2
 
-      moonpool replay --trace t.jsonl --compare local_cache_aware,moonpool --plot out.html
+      moonpool replay --trace t.jsonl --compare coupled,moonpool --plot out.html
 
       moonpool replay --trace t.jsonl --pd-sweep 8 --hardware here.json
     """
@@ -84,8 +87,10 @@ def replay(
     if costs is not None:
         state = asyncio.run(conductor_state(need_target(target), "replay"))
         for measured, policy in zip(found, policies, strict=True):
+            if policy == COUPLED:
+                continue
             outcome = simulate_plan(plan, state, costs, policy)
-            measured["simulated"] = beside(measured, outcome, scale_of(plan))
+            measured["simulated"] = beside(measured, outcome, plan, state)
     if plot is not None:
         write_charts(plot, f"{trace}, replayed", replay_charts(runs))
     ok = not any(one["failed"] for one in found)
@@ -110,16 +115,11 @@ def replay(
 
 def _policies(compare: str | None) -> list[str | None]:
     names = [name.strip() for name in (compare or "").split(",") if name.strip()]
-    if COUPLED in names:
-        raise CommandError(
-            "--compare: coupled is no policy, but how a cluster is made",
-            hint="replay against one of `moonpool up --both-per-node 1 --prefill-per-node 0 "
-            "--decode-per-node 0`; `moonpool simulate --experiment fig8` simulates it",
-        )
     for name in names:
-        if name not in POLICIES:
+        if name not in POLICIES and name != COUPLED:
             raise CommandError(
-                f"--compare: {name!r} is no policy", hint=f"one of {', '.join(POLICIES)}"
+                f"--compare: {name!r} is no policy",
+                hint=f"one of {', '.join((*POLICIES, COUPLED))}",
             )
     return list(dict.fromkeys(names)) or [None]
 
@@ -133,20 +133,30 @@ async def _play_all(
     model, context_tokens = await _model(target)
     runs: dict[str, Run] = {}
     plan = Plan((), 0)
-    with Progress(console=console, transient=True) as progress:
-        for policy in policies:
-            # Other tokens in each run, so that none hits what another left in the pools.
-            salt = secrets.token_hex(4)
-            plan = make_plan(given, replace(settings, context_tokens=context_tokens, salt=salt))
-            name = policy or "as deployed"
-            task = progress.add_task(name, total=len(plan.requests))
-            player = Player(target.base_url, model, target.admin_key, policy=policy)
-
-            def on_done(task: Any = task) -> None:
-                progress.advance(task)
-
-            runs[name] = await player.play(plan.requests, on_done)
+    for policy in policies:
+        # Other tokens in each run, so that none hits what another left in the pools.
+        salt = secrets.token_hex(4)
+        plan = make_plan(given, replace(settings, context_tokens=context_tokens, salt=salt))
+        name = policy or "as deployed"
+        if policy == COUPLED:
+            async with as_coupled(need_target(target)) as chooser:
+                player = _player(target, model, POLICY_OF_COUPLED, chooser)
+                runs[name] = await _play(player, plan, name)
+        else:
+            runs[name] = await _play(_player(target, model, policy), plan, name)
     return runs, plan
+
+
+def _player(
+    target: Target, model: str, policy: str | None, chooser: Chooser | None = None
+) -> Player:
+    return Player(target.base_url, model, target.admin_key, policy=policy, chooser=chooser)
+
+
+async def _play(player: Player, plan: Plan, name: str) -> Run:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(name, total=len(plan.requests))
+        return await player.play(plan.requests, lambda: progress.advance(task))
 
 
 async def _model(target: Target) -> tuple[str, int]:

@@ -49,7 +49,8 @@ def role(
         raise CommandError(f"role {new_role!r} is none of {', '.join(get_args(WorkerRole))}")
     target = need_target(find_target(nats=nats))
     confirm(f"End what {instance} does and make it {wanted}?", is_yes=yes, as_json=as_json)
-    reports = asyncio.run(_change(target, instance, wanted, timeout_s))
+    with console.status(f"waiting for {instance} in its new role"):
+        reports = asyncio.run(change_role(target, instance, wanted, timeout_s))
     if as_json:
         print_json(
             {"ok": True, "instances": [report.model_dump(mode="json") for report in reports]}
@@ -59,9 +60,10 @@ def role(
         console.print(f"{report.id} is {report.state} as {report.service} on node {report.node}")
 
 
-async def _change(
+async def change_role(
     target: Target, instance: str, wanted: WorkerRole, timeout_s: float
 ) -> list[InstanceReport]:
+    """Its reports in the new role; raises CommandError when it is not ready in it in time."""
     bus = await target.connect("role")
     try:
         before = _of(await ask_conductor(bus), instance)
@@ -79,15 +81,14 @@ async def _wait(
     bus: Bus, instance: str, services: set[str], timeout_s: float
 ) -> list[InstanceReport]:
     deadline_s = monotonic_s() + timeout_s
-    with console.status(f"waiting for {instance} in its new role"):
-        while monotonic_s() < deadline_s:
-            state = await ask_conductor(bus)
-            found = [one for one in state.instances if one.id == instance] if state else []
-            # The old role is heard of for a lease after its end.
-            live = [one for one in found if one.state == "ready"]
-            if {one.service for one in live} == services:
-                return live
-            await asyncio.sleep(LOOK_AGAIN_S)
+    while monotonic_s() < deadline_s:
+        state = await ask_conductor(bus)
+        found = [one for one in state.instances if one.id == instance] if state else []
+        # The old role is heard of for a lease after its end.
+        live = [one for one in found if one.state == "ready"]
+        if {one.service for one in live} == services:
+            return live
+        await asyncio.sleep(LOOK_AGAIN_S)
     raise CommandError(
         f"{instance} is not ready as {' and '.join(sorted(services))} after {timeout_s:g} s",
         hint="what runs in the old role may still end; `moonpool status` shows it",

@@ -23,11 +23,12 @@ from scripts.simulate.hit_rate_table import (
 from scripts.simulate.lab import Lab, Tick
 from scripts.simulate.traces import load_trace
 from shared.scheduling.policies.registry import POLICIES
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.fifo_bound import fifo_bound_ttfts_s
 from shared.simulator.hardware import load_hardware
 from shared.simulator.hit_rate import LAB_POLICIES
 from shared.simulator.outcome import Outcome
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.toolagent import ToolAgentSettings, make_toolagent
 from shared.simulator.trace import BLOCK_TOKENS, Mode, TraceRequest
 from shared.simulator.workload import WorkloadSettings, make_workload

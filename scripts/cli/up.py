@@ -22,6 +22,7 @@ from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import locate
 from shared.runtime.bus import redacted
 from shared.scheduling.policies.registry import POLICIES
+from shared.simulator.hardware import load_hardware
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 DTYPES = ("float32", "bfloat16")
@@ -92,6 +93,13 @@ def up(
         str | None,
         typer.Option(envvar="MOONPOOL_POLICY", help=f"Placement policy: {', '.join(POLICIES)}."),
     ] = None,
+    timed_by: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOONPOOL_TIMED_BY",
+            help="Dummy models: take the times of this hardware profile instead of computing.",
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -134,6 +142,8 @@ def up(
 
       moonpool up --model dummy:tiny --log-level DEBUG --keep-logs
 
+      moonpool up --model dummy:small --timed-by here.json
+
       moonpool up --nats nats://my-nats:4222 --redis redis://my-redis:6379
 
       moonpool up --nodes 0 --nats-host 10.0.0.1 --nats-port 4222 --host 0.0.0.0
@@ -173,6 +183,7 @@ def up(
         dtype=dtype,
         mode=mode,
         policy=policy,
+        timed_by=check_timed_by(timed_by, model),
         threads=threads,
         drain_timeout_s=drain_timeout_s,
         admin_key=admin_key,
@@ -191,6 +202,22 @@ def check_model(model: str) -> None:
         locate(model)
     except CheckpointError as error:
         raise CommandError(f"--model {error}") from None
+
+
+def check_timed_by(timed_by: str | None, model: str) -> str | None:
+    """The path made absolute: workers have other folders."""
+    if timed_by is None:
+        return None
+    if not model.startswith("dummy:"):
+        raise CommandError(
+            "--timed-by: only dummy models can take the times of other hardware",
+            hint="give --model dummy:small too",
+        )
+    try:
+        load_hardware(timed_by)
+    except ValueError as error:
+        raise CommandError(f"--timed-by: {error}") from None
+    return str(Path(timed_by).resolve()) if timed_by.endswith(".json") else timed_by
 
 
 def check_port(host: str, port: int) -> None:

@@ -194,6 +194,7 @@ class _SpecMaker:
         chosen = {
             "MOONPOOL_DTYPE": options.dtype,
             "MOONPOOL_MODE": options.mode,
+            "MOONPOOL_TIMED_BY": options.timed_by,
             "MOONPOOL_BLOCK_TOKENS": options.block_tokens and str(options.block_tokens),
         }
         return {

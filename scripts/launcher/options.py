@@ -45,6 +45,8 @@ class ClusterOptions:
     mode: str | None = None
     block_tokens: int | None = None
     policy: str | None = None
+    timed_by: str | None = None
+    """A hardware profile: workers of a dummy model take its times instead of computing."""
     threads: int | None = None
     """Of each worker; None shares the cores out."""
     admin_key: str | None = None

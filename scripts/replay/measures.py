@@ -31,12 +31,14 @@ def measures_of(name: str, run: Run, slo: Slo) -> dict[str, Any]:
         "failed": dict(Counter(_failure(one) for one in run.played if _failure(one))),
         "span_s": run.span_s,
         "mean_ttft_s": mean([one.ttft_s for one in times]),
+        "mean_stages_s": mean([_stages_s(one) for one in served if one.bill.get("bill")]),
         **_percentiles("ttft_s", [one.ttft_s for one in times]),
         **_percentiles("tbt_s", [one.tbt_s for one in times]),
         **_percentiles("itl_s", gaps),
         "effective": effective_capacity(times, len(run.played), slo),
         **_sources(served),
         "prediction_error": _prediction_errors(served),
+        "machine": {"moved": run.machine.moved, "is_steady": run.machine.is_steady},
         "client_lag_p99_s": lag_s,
         "client_loop_lag_p99_s": loop_s,
         "is_client_the_bottleneck": max(lag_s, loop_s) > LATE_S,
@@ -45,6 +47,12 @@ def measures_of(name: str, run: Run, slo: Slo) -> dict[str, Any]:
 
 def _ttft_s(one: Played) -> float:
     return ttft_s(one.sent_s, one.token_times_s[0])
+
+
+def _stages_s(one: Played) -> float:
+    """Of its TTFT: waiting or loading, and computing."""
+    real = one.bill["bill"]["real"]
+    return float(max(real["queue_s"], real["load_s"]) + real["compute_s"])
 
 
 def _failure(one: Played) -> str:
@@ -85,5 +93,5 @@ def _prediction_errors(served: Sequence[Played]) -> dict[str, Any]:
 
 
 def _times(given: dict[str, float]) -> PredictedTimes:
-    names = ("queue_s", "load_s", "compute_s", "handoff_s", "tbt_s")
-    return PredictedTimes(**{name: given[name] for name in names})
+    names = ("queue_s", "load_s", "compute_s", "overhead_s", "handoff_s", "tbt_s")
+    return PredictedTimes(**{name: given.get(name, 0.0) for name in names})

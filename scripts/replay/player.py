@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
+from scripts.replay.machine import MachineCheck
 from scripts.replay.plan import PlannedRequest
 from shared.runtime.clock import monotonic_s
 
@@ -37,8 +38,15 @@ class Played:
 class Run:
     played: list[Played]
     span_s: float = 0.0
+    machine: MachineCheck = field(default_factory=MachineCheck)
     loop_lags_s: list[float] = field(default_factory=list)
     """How late the client's own timer fired: above some milliseconds it is the bottleneck."""
+
+
+class Chooser(Protocol):
+    def begin(self, planned: PlannedRequest) -> dict[str, str]: ...
+
+    def end(self, planned: PlannedRequest, placement: Mapping[str, str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +59,30 @@ class Player:
     policy: str | None = None
     """So too."""
     max_connections: int = 1_024
+    chooser: Chooser | None = None
+    """Chooses `placement` for each request."""
 
     async def play(
         self, requests: Sequence[PlannedRequest], on_done: Callable[[], None] = lambda: None
     ) -> Run:
         limits = httpx.Limits(max_connections=self.max_connections)
         run = Run([Played(planned) for planned in requests])
+        run.machine.look_idle()
         start_s = monotonic_s()
         async with (
             httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S, limits=limits) as http,
             asyncio.TaskGroup() as probing,
         ):
             probe = probing.create_task(_probe(run.loop_lags_s))
+            watch = probing.create_task(run.machine.watch())
             async with asyncio.TaskGroup() as group:
                 for played in run.played:
                     await asyncio.sleep(max(0.0, start_s + played.planned.at_s - monotonic_s()))
                     group.create_task(self._send(http, played, start_s, on_done))
             probe.cancel()
+            watch.cancel()
         run.span_s = monotonic_s() - start_s
+        run.machine.look_idle()
         return run
 
     async def _send(
@@ -84,8 +98,9 @@ class Player:
             "return_token_ids": True,
             "stream": True,
         }
-        if self.placement is not None:
-            body["placement"] = self.placement
+        placement = self.placement if self.chooser is None else self.chooser.begin(planned)
+        if placement is not None:
+            body["placement"] = placement
         if self.policy is not None:
             body["policy"] = self.policy
         content = await asyncio.to_thread(json.dumps, body)
@@ -107,6 +122,9 @@ class Player:
                         _note(played, line)
         except (httpx.HTTPError, ValueError) as error:
             played.error = f"{type(error).__name__}: {error}"
+        finally:
+            if self.chooser is not None and placement is not None:
+                self.chooser.end(planned, placement)
         on_done()
 
 

@@ -48,10 +48,20 @@ def replay_table(title: str, found: Sequence[dict[str, Any]]) -> Table:
             error = one["prediction_error"].get(name)
             cells.append("" if error is None else f"{error['p50']:.2f} / {error['p90']:.2f}")
         rows.append((f"prediction off, {name} p50/p90", cells))
+    rows.append(
+        (
+            "the machine's speed moved",
+            [
+                f"{one['machine']['moved']:.0%}"
+                + ("" if one["machine"]["is_steady"] else ": times not measured")
+                for one in found
+            ],
+        )
+    )
     rows.append(("client late p99, ms", [f"{1e3 * one['client_lag_p99_s']:.1f}" for one in found]))
-    if all("simulated" in one for one in found):
-        for name in ("ttft_to_live", "cached_to_live"):
-            shown = [f"{one['simulated'][name]:.2f}" for one in found]
+    if any("simulated" in one for one in found):
+        for name in ("ttft_to_live", "stages_to_live", "cached_to_live"):
+            shown = [f"{one['simulated'][name]:.2f}" if "simulated" in one else "" for one in found]
             rows.append((f"simulated, {name.replace('_', ' ')}", shown))
     for name, cells in rows:
         table.add_row(name, *cells)

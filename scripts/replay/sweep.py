@@ -10,9 +10,10 @@ from rich.table import Table
 from scripts.cli.output import CommandError
 from scripts.replay.plan import PlanSettings
 from shared.scheduling.slo import Slo
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.hardware import load_hardware
 from shared.simulator.outcome import mean
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import TraceRequest
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scripts.charts.chart import Chart
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.coupled_cluster import CoupledCluster
 from shared.simulator.outcome import Outcome
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.toolagent import ToolAgentSettings, make_toolagent
 from shared.simulator.trace import TraceRequest
 from shared.simulator.virtual_coupled import CoupledMode

@@ -107,7 +107,7 @@ def fig11(lab: Lab) -> Report:
             chosen: dict[int, bytes] = chosen,  # type: ignore[assignment]
         ) -> None:
             for rank, key in chosen.items():
-                copies = sum(node.pool.is_readable(key) for node in cluster.nodes.values())  # type: ignore[arg-type]
+                copies = sum(node.pool.is_readable(key) for node in cluster.machines.nodes.values())  # type: ignore[arg-type]
                 series[rank].append((cluster.loop.now_s, float(copies)))
 
         for number in range(1, int(requests[-1].arrival_s / SAMPLE_EVERY_S) + 1):

@@ -7,6 +7,7 @@ so, when its time is over, or with its instance or node.
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from shared.kv import block_keys
 from shared.kv.ids import KEY_BYTES
 from shared.messages.common import InstanceRef
 from shared.messages.index import Expected
@@ -87,7 +88,7 @@ class ExpectedBlocks:
             if entry.expires_s <= now_s:
                 void.append(name)
             elif compared < MAX_COMPARED:
-                _keep_better(best, entry, common_blocks(entry.chain, chain), now_s)
+                _keep_better(best, entry, block_keys.num_common(entry.chain, chain), now_s)
         for name in void:
             self._drop(name)
         return sorted(best.values(), key=lambda one: (-one.num_blocks, one.eta_s))
@@ -126,16 +127,3 @@ def _keep_better(
     known = best.get(entry.instance.id)
     if known is None or (found.num_blocks, -found.eta_s) > (known.num_blocks, -known.eta_s):
         best[entry.instance.id] = found
-
-
-def common_blocks(one: bytes, other: bytes) -> int:
-    """Leading keys that two packed chains share. Keys are chained: alike once, alike before."""
-    low, high = 0, min(len(one), len(other)) // KEY_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        at = slice((middle - 1) * KEY_BYTES, middle * KEY_BYTES)
-        if one[at] == other[at]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

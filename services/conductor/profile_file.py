@@ -29,6 +29,7 @@ class ProfileFile(_Strict):
     transfer_bytes_per_s: float | None = Field(default=None, gt=0)
     transfer_base_s: float | None = Field(default=None, ge=0)
     disk_bytes_per_s: float | None = Field(default=None, gt=0)
+    request_s: float | None = Field(default=None, ge=0)
 
 
 def load_profile(path: Path) -> CostProfile:

@@ -97,9 +97,11 @@ class RequestRecord:
         placement = self._placement
         if placement is None:
             return None
-        prefill, decode = self._times.get("prefill"), self._times.get("decode")
-        real = (prefill or Times()).model_copy(
+        prefill, decode = self._times.get("prefill") or Times(), self._times.get("decode")
+        known_s = max(prefill.queue_s, prefill.load_s) + prefill.compute_s
+        real = prefill.model_copy(
             update={
+                "overhead_s": max(self.ttft_s - known_s, 0.0),
                 "handoff_s": decode.handoff_s if decode is not None else 0.0,
                 "ttft_s": self.ttft_s,
                 "tbt_s": slo.tbt_s(self._given_s),

@@ -126,6 +126,9 @@ class DecodeEngine:
             raise EngineError("batch: a sequence is in it twice")
         for seq_id, token, position in batch:
             self._check(seq_id, token, position)
+        return self._run_step(batch)
+
+    def _run_step(self, batch: Sequence[tuple[str, int, int]]) -> torch.Tensor:
         group = self._rows.group or len(batch)
         return torch.cat(
             [

@@ -31,6 +31,7 @@ from shared.engine.linear import (
     is_row_independent,
 )
 from shared.engine.model import LlamaModel
+from shared.engine.timed import PassTimes
 from shared.engine.weights import load_weights
 from shared.kv.kv_format import KvFormat
 
@@ -49,6 +50,8 @@ class LoadedModel:
     layout: KvLayout
     grid_tokens: int
     kv_format: KvFormat
+    times: PassTimes | None = None
+    """Of a dummy model: what its passes take instead of computing."""
 
 
 def load_model(
@@ -61,9 +64,11 @@ def load_model(
     block_tokens: int | None = None,
     linear_mode: LinearMode | None = None,
     device: str = "cpu",
+    times: PassTimes | None = None,
 ) -> LoadedModel:
     """Sets the thread count of the whole process. `block_tokens` defaults to the grid and
-    `linear_mode` to the best one here; `device` is cpu, cuda or cuda:N."""
+    `linear_mode` to the best one here; `device` is cpu, cuda or cuda:N; `times` are for dummy
+    models only."""
     if dtype not in TORCH_DTYPES:
         raise EngineError(f"dtype: {dtype!r} is not one of {', '.join(TORCH_DTYPES)}")
     if threads < 1:
@@ -78,6 +83,8 @@ def load_model(
     torch.set_num_threads(threads)
     start_s = perf_counter()
     source = locate(model)
+    if times is not None and (source.kind != "dummy" or place.is_cuda):
+        raise EngineError(f"{source.name} on {device}: only dummy models on a CPU can be timed")
     config = load_model_config(source)
     fingerprint = weights_fingerprint(source, cache_dir)
     read_s = perf_counter()
@@ -108,7 +115,7 @@ def load_model(
             tokenizer=tokenizer_fingerprint(source),
             mode=mode,
             dtype=dtype,
-            linear_mode=linear_mode,
+            linear_mode=linear_mode if times is None else "timed",
             grid_tokens=grid_tokens,
             block_tokens=block_tokens,
             layout_version=LAYOUT_VERSION,
@@ -117,6 +124,7 @@ def load_model(
             device=describe_device(place, is_torch_cpu=kernels is None),
             threads=None if is_any_threads else threads,
         ),
+        times=times,
     )
 
 

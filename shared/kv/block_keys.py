@@ -68,6 +68,19 @@ def split(chain: bytes) -> list[BlockKey]:
     return [BlockKey(chain[at : at + KEY_BYTES]) for at in range(0, len(chain), KEY_BYTES)]
 
 
+def num_common(one: bytes, other: bytes) -> int:
+    """Leading keys that two packed chains share. Keys are chained: alike once, alike before."""
+    low, high = 0, min(len(one), len(other)) // KEY_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        at = slice((middle - 1) * KEY_BYTES, middle * KEY_BYTES)
+        if one[at] == other[at]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _packed(tokens: npt.NDArray[np.int32]) -> bytes:
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise ValueError(f"tokens: must be whole numbers in one dimension, is {tokens.dtype}")

@@ -15,6 +15,8 @@ class Times(Part):
     load_s: float = 0.0
     """Fetching cached blocks of the prefix, remote or from disk."""
     compute_s: float = 0.0
+    overhead_s: float = 0.0
+    """Of TTFT, what is none of these: HTTP, placement, messages, pauses between chunks."""
     handoff_s: float = 0.0
     """From token 0 until the request is in the decode batch."""
     ttft_s: float = 0.0

@@ -6,6 +6,7 @@ Prefill of n tokens with a prefix of p is `base + linear·(n-p) + quadratic·(n�
 
 from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 K = 1024.0
 MAX_SAMPLES = 256
+MAX_REQUESTS = 64
+LEAST_REQUESTS = 4
 REFIT_EVERY = 8
 PRIOR_WEIGHT = 0.1
 """How hard the prior's shape holds, in samples. More, and some tens of samples do not overrule a
@@ -57,6 +60,8 @@ class CostProfile:
     transfer_bytes_per_s: float = 2e9
     transfer_base_s: float = 0.002
     disk_bytes_per_s: float = 1e9
+    request_s: float = 0.0
+    """Of a TTFT, what is neither waiting, loading nor computing: HTTP, placement, messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,16 @@ class CostModel:
     _num_steps: int = field(init=False, default=0)
     _bytes_per_s: float = field(init=False)
     _disk_bytes_per_s: float = field(init=False)
+    _requests_s: deque[float] = field(init=False)
+    _request_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._coefficients = self.profile.prefill
         self._samples = deque(maxlen=MAX_SAMPLES)
         self._bytes_per_s = self.profile.transfer_bytes_per_s
         self._disk_bytes_per_s = self.profile.disk_bytes_per_s
+        self._requests_s = deque(maxlen=MAX_REQUESTS)
+        self._request_s = self.profile.request_s
 
     @property
     def coefficients(self) -> PrefillCoefficients:
@@ -93,6 +102,11 @@ class CostModel:
     def bytes_per_s(self) -> float:
         """Of one node's link."""
         return self._bytes_per_s
+
+    @property
+    def request_s(self) -> float:
+        """What a TTFT takes beside waiting, loading and computing."""
+        return self._request_s
 
     @property
     def decode_scale(self) -> float:
@@ -149,6 +163,12 @@ class CostModel:
             self._bytes_per_s += 0.2 * (
                 _within_times(measured, self._bytes_per_s, 8) - self._bytes_per_s
             )
+
+    def learn_request(self, seconds: float) -> None:
+        """The median of the last: one that was put off says nothing of the others."""
+        self._requests_s.append(max(seconds, 0.0))
+        if len(self._requests_s) >= LEAST_REQUESTS:
+            self._request_s = median(self._requests_s)
 
     def learn_disk(self, num_bytes: int, seconds: float) -> None:
         """Of one node's SSD tier, checksums included."""

@@ -204,7 +204,13 @@ def predict(
         tbt_s = tbt_when_joined_s(request, decode, winner.predicted.ttft_s, around)
     else:  # the paper's: the batch as it is now
         tbt_s = tbt_now_s(request, decode, around)
-    return replace(winner.predicted, handoff_s=moving_s, tbt_s=tbt_s, tbt_scale=cost.decode_scale)
+    return replace(
+        winner.predicted,
+        handoff_s=moving_s,
+        tbt_s=tbt_s,
+        overhead_s=cost.request_s,
+        tbt_scale=cost.decode_scale,
+    )
 
 
 def _why(candidate: Candidate, winner: Candidate) -> str:

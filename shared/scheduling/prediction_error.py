@@ -7,7 +7,7 @@ import numpy as np
 
 from shared.scheduling.vocabulary import PredictedTimes
 
-COMPONENTS = ("ttft", "queue", "load", "compute", "handoff", "tbt")
+COMPONENTS = ("ttft", "queue", "load", "compute", "overhead", "handoff", "tbt")
 MAX_KEPT = 512
 LEAST_S = 0.01
 """A shorter real time counts as this: a millisecond more or less is no error."""
@@ -37,6 +37,7 @@ class PredictionErrors:
             "queue": (predicted.queue_s, real.queue_s),
             "load": (predicted.load_s, real.load_s),
             "compute": (predicted.compute_s, real.compute_s),
+            "overhead": (predicted.overhead_s, real.overhead_s),
             "handoff": (predicted.handoff_s, real.handoff_s),
             "tbt": (predicted.tbt_s, real.tbt_s),
         }

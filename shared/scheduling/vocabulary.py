@@ -128,13 +128,15 @@ class PredictedTimes:
     compute_s: float = 0.0
     handoff_s: float = 0.0
     tbt_s: float = 0.0
+    overhead_s: float = 0.0
+    """Of TTFT, what is none of the above: HTTP, placement, messages."""
     tbt_scale: float = 1.0
     """By how much learning had changed the prior's `tbt_s` when this was predicted."""
 
     @property
     def ttft_s(self) -> float:
         """Loading runs while the request queues."""
-        return max(self.queue_s, self.load_s) + self.compute_s
+        return max(self.queue_s, self.load_s) + self.compute_s + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)

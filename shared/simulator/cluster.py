@@ -6,82 +6,28 @@ the nodes' real pools. Decides nothing that the conductor decides.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from shared.kv.eviction.registry import EVICTION_POLICIES
-from shared.kv.ids import BlockKey
-from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule, is_decode_over
+from shared.scheduling.admission import is_decode_over
 from shared.scheduling.conductor_core import ConductorCore, CoreSettings
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, Effect, SendReserve
-from shared.scheduling.events import (
-    BillFinished,
-    Event,
-    InstanceReported,
-    NodeReported,
-    PlaceAsked,
-    ReserveAnswered,
-    TimerFired,
-)
-from shared.scheduling.policies.registry import DEFAULT_POLICY
-from shared.scheduling.queue_discipline import (
-    DEFAULT_AGEING,
-    DisciplineName,
-    Waiting,
-    make_discipline,
-)
-from shared.scheduling.replication import Replication, ReplicationSettings, miss_of
-from shared.scheduling.slo import Slo
-from shared.scheduling.vocabulary import (
-    NO_SLO,
-    NodeMatch,
-    PlacementDecision,
-    PlacementRequest,
-)
+from shared.scheduling.events import BillFinished, Event, PlaceAsked, ReserveAnswered, TimerFired
+from shared.scheduling.queue_discipline import Waiting
+from shared.scheduling.replication import Replication, miss_of
+from shared.scheduling.vocabulary import PlacementDecision, PlacementRequest, PredictedTimes
+from shared.simulator.computing import Computing, ComputingPrompts
 from shared.simulator.event_loop import EventLoop
-from shared.simulator.hardware import Hardware
+from shared.simulator.machines import INCARNATION, MODEL, Machines
 from shared.simulator.outcome import Outcome, RequestOutcome
 from shared.simulator.prefix_pool import key_of
-from shared.simulator.reports import blank_view, decode_view, prefill_view
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
 from shared.simulator.under_way import UnderWay
-from shared.simulator.virtual_decode import VirtualDecode
-from shared.simulator.virtual_node import VirtualNode, transfer
+from shared.simulator.virtual_node import transfer
 from shared.simulator.virtual_prefill import PrefillJob, VirtualPrefill
 from shared.simulator.virtual_replication import VirtualReplication
 
-MODEL = "simulated"
-INCARNATION = "1"
 NEVER_S = 1e12
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
-    hardware: Hardware
-    policy: str = DEFAULT_POLICY
-    num_prefills: int = 8
-    num_decodes: int = 8
-    pool_tokens: int = 3_000_000
-    """Of each prefill node; 0: nothing is kept."""
-    eviction: str = "lru"
-    discipline: DisciplineName | None = None
-    """None: `shortest_first` under `moonpool`, else `fifo` as in the paper."""
-    ageing: float = DEFAULT_AGEING
-    chunk_tokens: int = 1_024
-    """The paper's prefill_chunk is "typically more than 1,000 tokens"."""
-    report_every_s: float = 0.5
-    max_sources: int = 1
-    balancing_threshold: float = 1.5
-    slo: Slo = NO_SLO
-    admission: AdmissionRule = DEFAULT_RULE
-    is_learning: bool = True
-    replication: ReplicationSettings | None = None
-    """Copies ahead of need; None: only what requests fetch becomes a replica."""
-    seed: int = 0
-
-    @property
-    def queue_discipline(self) -> DisciplineName:
-        return self.discipline or ("shortest_first" if self.policy == "moonpool" else "fifo")
 
 
 class SimulatedCluster:
@@ -101,24 +47,8 @@ class SimulatedCluster:
             ),
             random.Random(settings.seed),
         )
-        self.nodes: dict[str, VirtualNode] = {}
-        self.prefills: dict[str, VirtualPrefill] = {}
-        self.decodes: dict[str, VirtualDecode] = {}
-        for number in range(settings.num_prefills):
-            node = self._add_node(f"node-p{number:03}", settings.pool_tokens)
-            self.prefills[f"prefill-{number:03}"] = VirtualPrefill(
-                f"prefill-{number:03}",
-                node,
-                hardware,
-                make_discipline(settings.queue_discipline, settings.ageing),
-                settings.chunk_tokens,
-                self.loop,
-            )
-        for number in range(settings.num_decodes):
-            self._add_node(f"node-d{number:03}", 0)
-            name = f"decode-{number:03}"
-            self.decodes[name] = VirtualDecode(name, hardware, self.loop)
-        self._blank = blank_view(MODEL, INCARNATION, BLOCK_TOKENS, hardware)
+        self.machines = Machines(settings, self.loop)
+        self._computing = None if settings.sites is None else ComputingPrompts(INCARNATION)
         self._reported_s: float = -NEVER_S
         self.replication = None if settings.replication is None else self._replication()
         self._requests: list[UnderWay] = []
@@ -129,37 +59,31 @@ class SimulatedCluster:
 
     def _replication(self) -> VirtualReplication:
         assert self.settings.replication is not None
-        with_pools = {prefill.node.id: prefill.node for prefill in self.prefills.values()}
         return VirtualReplication(
-            Replication(self.settings.replication), self.core, with_pools, INCARNATION,
-            self.settings.hardware, self.loop, self._report,
+            Replication(self.settings.replication), self.core, self.machines.with_pools,
+            INCARNATION, self.settings.hardware, self.loop, self._report,
         )  # fmt: skip
-
-    def _add_node(self, name: str, pool_tokens: int) -> VirtualNode:
-        policy = EVICTION_POLICIES[self.settings.eviction]()
-        blocks = max(1, pool_tokens // BLOCK_TOKENS)
-        speed = self.settings.hardware.link_bytes_per_s
-        self.nodes[name] = VirtualNode(name, blocks, policy, speed)
-        return self.nodes[name]
 
     # --- one run -------------------------------------------------------------------------------
     def run(
         self, requests: Sequence[TraceRequest], on_placed: Callable[[], None] = lambda: None
     ) -> Outcome:
         for number, trace in enumerate(requests):
-            keys = [key_of(block) for block in trace.blocks("served")]
+            shared = trace.num_tokens // self.settings.grid_tokens * self.settings.grid_tokens
+            keys = [key_of(block) for block in trace.block_ids[: shared // BLOCK_TOKENS]]
             request = UnderWay(
                 number, trace, keys, RequestOutcome(trace.arrival_s, trace.num_tokens)
             )
             self._requests.append(request)
-            self.loop.at(trace.arrival_s, lambda one=request: self._arrive(one, on_placed))  # type: ignore[misc]
+            at_s = trace.arrival_s + self.settings.hardware.request_s
+            self.loop.at(at_s, lambda one=request: self._arrive(one, on_placed))  # type: ignore[misc]
         self.loop.run()
         return Outcome(
             policy=self.settings.policy,
             requests=[request.outcome for request in self._requests],
             span_s=self.loop.now_s,
-            busy_by_prefill_s={name: one.busy_s for name, one in self.prefills.items()},
-            sent_bytes=sum(node.sends.bytes_total for node in self.nodes.values()),
+            busy_by_prefill_s={name: one.busy_s for name, one in self.machines.prefills.items()},
+            sent_bytes=sum(node.sends.bytes_total for node in self.machines.nodes.values()),
             fetches=self._fetches,
             wasted_prefill_s=self._wasted_s,
         )
@@ -168,7 +92,7 @@ class SimulatedCluster:
         now_s = self.loop.now_s
         if now_s >= self._reported_s + self.settings.report_every_s:
             self._report()
-        trace = request.trace
+        trace, chain = request.trace, b"".join(request.keys)
         asked = PlacementRequest(
             request_id=request.handle,
             attempt=1,
@@ -177,9 +101,11 @@ class SimulatedCluster:
             model=MODEL,
             num_tokens=trace.num_tokens,
             max_tokens=max(1, trace.output_tokens),
-            chain=b"".join(request.keys),
+            chain=chain,
+            expected=() if self._computing is None else self._computing.expected(chain, now_s),
         )
-        request.asked = PlaceAsked(request.number, asked, self._matches(request.keys))
+        matches = self.machines.matches(request.keys) if self.settings.pool_tokens else ()
+        request.asked = PlaceAsked(request.number, asked, matches)
         self._feed(request.asked)
         deadline_s = self.core.next_deadline_s()
         if deadline_s is not None and deadline_s <= now_s:
@@ -187,15 +113,6 @@ class SimulatedCluster:
         if self.replication is not None:
             self.replication.look()
         on_placed()
-
-    def _matches(self, keys: Sequence[BlockKey]) -> tuple[NodeMatch, ...]:
-        found = []
-        if keys and self.settings.pool_tokens:
-            for prefill in self.prefills.values():
-                depth = prefill.node.num_leading(keys)
-                if depth:
-                    found.append(NodeMatch(prefill.node.id, INCARNATION, depth))
-        return tuple(found)
 
     # --- the conductor's side ------------------------------------------------------------------
     def _feed(self, event: Event) -> None:
@@ -221,9 +138,13 @@ class SimulatedCluster:
         expected_s = 0.0
         is_accepted = True
         if effect.role == "prefill":
-            expected_s = self.prefills[effect.instance[0]].work_s(self.loop.now_s)
+            work_s = self.settings.hardware.prefill_s(
+                request.trace.num_tokens, effect.cached_tokens
+            )
+            prefill = self.machines.prefills[effect.instance[0]]
+            expected_s = prefill.wait_s(work_s, self.loop.now_s)
         else:
-            decode = self.decodes[effect.instance[0]]
+            decode = self.machines.decodes[effect.instance[0]]
             is_accepted = decode.has_room(effect.request.room_tokens)
             if is_accepted:
                 request.decode = decode.id
@@ -241,13 +162,8 @@ class SimulatedCluster:
 
     def _report(self) -> None:
         now_s = self._reported_s = self.loop.now_s
-        for prefill in self.prefills.values():
-            self._feed(InstanceReported(prefill_view(prefill, now_s, self._blank)))
-            node = prefill.node
-            backlog = max(node.sends.backlog_bytes(now_s), node.receives.backlog_bytes(now_s))
-            self._feed(NodeReported((node.id, INCARNATION), backlog))
-        for number, decode in enumerate(self.decodes.values()):
-            self._feed(InstanceReported(decode_view(decode, f"node-d{number:03}", self._blank)))
+        for event in self.machines.reports(now_s):
+            self._feed(event)
 
     # --- the life of a request -----------------------------------------------------------------
     def _start(self, request: UnderWay, decision: PlacementDecision) -> None:
@@ -258,7 +174,7 @@ class SimulatedCluster:
             if miss is not None:
                 self.replication.table.observe(miss, self.loop.now_s)
         now_s, winner = self.loop.now_s, decision.winner
-        prefill = self.prefills[winner.prefill.id]
+        prefill = self.machines.prefills[winner.prefill.id]
         outcome, num_tokens = request.outcome, request.trace.num_tokens
         outcome.prefill, outcome.predicted_ttft_s = prefill.id, decision.predicted.ttft_s
         local = prefill.node.hold(request.handle, request.keys)
@@ -277,6 +193,15 @@ class SimulatedCluster:
         job = PrefillJob(
             waiting, num_tokens, cached, lambda: self._prefilled(request, prefill, job)
         )
+        if self._computing is not None and request.asked is not None:
+            job.find_cached = lambda: self._look_again(request, prefill)
+            job.on_chunk = lambda tokens: self._publish(request, prefill, tokens)
+            start_s = now_s + decision.predicted.queue_s
+            computing = Computing(
+                prefill.id, request.asked.request.chain, cached // BLOCK_TOKENS, start_s,
+                start_s + work_s,
+            )  # fmt: skip
+            self._computing.began(request.handle, computing)
         if ready_s > now_s:
             self.loop.at(ready_s, lambda: prefill.loaded(request.handle))
         prefill.add(job)
@@ -285,7 +210,7 @@ class SimulatedCluster:
         """Starts what the placement wants fetched; when it is here."""
         now_s, decision, outcome = self.loop.now_s, request.decision, request.outcome
         assert decision is not None
-        sources = [self.nodes[source.node] for source in decision.winner.sources]
+        sources = [self.machines.nodes[source.node] for source in decision.winner.sources]
         wanted = max((source.num_blocks for source in decision.winner.sources), default=0)
         if not sources or wanted <= local:
             return now_s
@@ -294,6 +219,7 @@ class SimulatedCluster:
         with_fetch = decision.winner.prefill.usable_tokens(there, request.trace.num_tokens)
         request.held_at = sources
         if with_fetch <= outcome.local_tokens:
+            self._let_go(request)
             return now_s
         outcome.fetched_tokens = with_fetch - outcome.local_tokens
         request.fetched_bytes = outcome.fetched_tokens * self.settings.hardware.kv_bytes_per_token
@@ -306,15 +232,37 @@ class SimulatedCluster:
 
     def _fetched(self, request: UnderWay, prefill: VirtualPrefill, num_blocks: int) -> None:
         """The copy is a replica from now on."""
-        for source in request.held_at:
-            source.release(request.handle)
+        self._let_go(request)
         if self.settings.pool_tokens:
             prefill.node.store(request.handle, request.keys, num_blocks)
+
+    def _let_go(self, request: UnderWay) -> None:
+        for source in request.held_at:
+            source.release(request.handle)
+        request.held_at = []
+
+    def _look_again(self, request: UnderWay, prefill: VirtualPrefill) -> int:
+        """In its turn: what others have computed of it meanwhile is used too."""
+        outcome, decision = request.outcome, request.decision
+        assert decision is not None
+        there = prefill.node.hold(request.handle, request.keys)
+        usable = decision.winner.prefill.usable_tokens(there, request.trace.num_tokens)
+        outcome.local_tokens = max(outcome.local_tokens, usable - outcome.fetched_tokens)
+        return outcome.local_tokens + outcome.fetched_tokens
+
+    def _publish(self, request: UnderWay, prefill: VirtualPrefill, num_tokens: int) -> None:
+        """So many tokens of it are computed: whole grid chunks can be read."""
+        grid = self.settings.grid_tokens
+        num_blocks = min(num_tokens // grid * grid // BLOCK_TOKENS, len(request.keys))
+        prefill.node.store(request.handle, request.keys, num_blocks)
+        if self._computing is not None and request.asked is not None:
+            chain = request.asked.request.chain
+            self._computing.computed(request.handle, chain, num_blocks, self.loop.now_s)
 
     def _prefilled(self, request: UnderWay, prefill: VirtualPrefill, job: PrefillJob) -> None:
         now_s, outcome, hardware = self.loop.now_s, request.outcome, self.settings.hardware
         assert job.started_s is not None
-        outcome.queue_s = job.started_s - outcome.arrival_s
+        outcome.queue_s = job.started_s - outcome.arrival_s - hardware.request_s
         outcome.compute_s = hardware.prefill_s(job.num_tokens, job.cached_tokens)
         outcome.ttft_s = now_s - outcome.arrival_s
         request.token0_s = now_s
@@ -326,19 +274,39 @@ class SimulatedCluster:
             self._wasted_s += outcome.compute_s
             self._release_decode(request)
             return
-        # Layers followed the compute: what is left to send is what the link did not keep up with.
-        decode_node = self.nodes["node-d" + request.decode.removeprefix("decode-")]
-        num_bytes = job.num_tokens * hardware.kv_bytes_per_token
+        if self._computing is not None and request.asked is not None:
+            self._computing.ended(request.handle, request.asked.request.chain)
+        self._hand_over(request, prefill)
+
+    def _hand_over(self, request: UnderWay, prefill: VirtualPrefill) -> None:
+        """Layers followed the compute: what is left to send is what the link did not keep up with.
+
+        On one node nothing moves; a node with a pool has what it has, and keeps what comes."""
+        now_s, outcome, hardware = self.loop.now_s, request.outcome, self.settings.hardware
+        node = self.machines.node_of_decode[request.decode]
+        if node is prefill.node:
+            self._join(request)
+            return
+        keys = request.keys if node.id in self.machines.with_pools else []
+        missing = request.trace.num_tokens - node.hold(request.handle, keys) * BLOCK_TOKENS
+        num_bytes = missing * hardware.kv_bytes_per_token
         began_s = now_s - outcome.compute_s
-        ends_s = transfer([prefill.node], decode_node, num_bytes, began_s, hardware.link_base_s)
+        ends_s = transfer([prefill.node], node, num_bytes, began_s, hardware.link_base_s)
         outcome.handoff_s = max(0.0, ends_s - now_s)
-        self.loop.at(ends_s, lambda: self._join(request))
+
+        def arrived() -> None:
+            if keys:
+                node.store(request.handle, keys, len(keys))
+                node.release(request.handle)
+            self._join(request)
+
+        self.loop.at(ends_s, arrived)
 
     def _is_refused_by_decode(self, request: UnderWay) -> bool:
         """Under `baseline` the decode instance looks at its batch when the prefill is done."""
         if self.settings.admission != "baseline":
             return False
-        decode = self.decodes[request.decode]
+        decode = self.machines.decodes[request.decode]
         step_s = self._decode_cost.decode_step_s(
             decode.running + 1, decode.context_tokens + request.trace.num_tokens
         )
@@ -351,8 +319,8 @@ class SimulatedCluster:
             self._finish(request, 0.0)
             return
         request.is_joined = True
-        self.decodes[request.decode].promised_context_tokens -= request.trace.num_tokens
-        self.decodes[request.decode].join(
+        self.machines.decodes[request.decode].promised_context_tokens -= request.trace.num_tokens
+        self.machines.decodes[request.decode].join(
             request.trace.num_tokens,
             tokens,
             request.token0_s,
@@ -378,12 +346,20 @@ class SimulatedCluster:
                 decode_s=self.loop.now_s - request.token0_s,
                 output_tokens=request.trace.output_tokens,
                 predicted=decision.predicted,
+                real=PredictedTimes(
+                    outcome.queue_s,
+                    outcome.load_s,
+                    outcome.compute_s,
+                    outcome.handoff_s,
+                    tbt_s,
+                    outcome.ttft_s - max(outcome.queue_s, outcome.load_s) - outcome.compute_s,
+                ),
                 ttft_s=outcome.ttft_s,
             )
         )
 
     def _release_decode(self, request: UnderWay) -> None:
-        decode = self.decodes[request.decode]
+        decode = self.machines.decodes[request.decode]
         decode.room_tokens -= request.trace.num_tokens + max(1, request.trace.output_tokens)
         decode.num_promised -= 1
         if not request.is_joined:

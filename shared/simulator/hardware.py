@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
+from shared.scheduling.cost_model import CostProfile, K, PrefillCoefficients
 
 PROFILES = Path(__file__).parent / "profiles"
 LINE_RATE_SHARE = 0.87
@@ -26,6 +26,8 @@ class Hardware:
     link_bytes_per_s: float
     link_base_s: float
     host_to_device_bytes_per_s: float
+    request_s: float = 0.0
+    """What of a TTFT is neither waiting, loading nor computing: HTTP, placement, messages."""
 
     @property
     def prefill(self) -> PrefillCoefficients:
@@ -43,6 +45,7 @@ class Hardware:
             decode_context_s=self.decode_context_s,
             transfer_bytes_per_s=self.link_bytes_per_s,
             transfer_base_s=self.link_base_s,
+            request_s=self.request_s,
         )
 
     def with_line_rate(self, gbps: float) -> "Hardware":
@@ -59,10 +62,24 @@ class Hardware:
             decode_capacity_tokens=round(self.decode_capacity_tokens * scale),
         )
 
+    def chunk_s(self, num_tokens: int, prefix_tokens: int, *, is_last: bool) -> float:
+        """One pass over a part of a prompt. What a prompt takes once is in the pass that ends it,
+        so that the passes of a prompt take what `prefill` says of the whole."""
+        work_s = self.prefill.seconds(num_tokens, prefix_tokens) - self.prefill_base_s
+        return work_s + (self.prefill_base_s if is_last else 0.0)
+
+    def step_s(self, batch: int, context_tokens: float) -> float:
+        """Of a decode batch whose sequences have so many tokens together."""
+        step_s = self.decode_step_s + self.decode_sequence_s * batch
+        return step_s + self.decode_context_s * context_tokens / K
+
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         """Layers load while others compute: the longer of the two."""
-        load_s = prefix_tokens * self.kv_bytes_per_token / self.host_to_device_bytes_per_s
-        return max(self.prefill.seconds(num_tokens, prefix_tokens), load_s)
+        return max(self.prefill.seconds(num_tokens, prefix_tokens), self.load_s(prefix_tokens))
+
+    def load_s(self, prefix_tokens: int) -> float:
+        """To bring a cached prefix from the host's memory."""
+        return prefix_tokens * self.kv_bytes_per_token / self.host_to_device_bytes_per_s
 
 
 def profile_names() -> list[str]:
@@ -74,7 +91,7 @@ def load_hardware(name: str) -> Hardware:
     path = Path(name) if name.endswith(".json") else PROFILES / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"hardware: there is no profile {name!r} ({', '.join(profile_names())})")
-    known = json.loads(path.read_text(encoding="utf-8"))
+    known = {"request_s": 0.0, **json.loads(path.read_text(encoding="utf-8"))}
     wanted = [each.name for each in fields(Hardware)]
     missing = [each for each in wanted if each not in known]
     if missing:

@@ -15,6 +15,10 @@ class PrefillJob:
     num_tokens: int
     cached_tokens: int
     on_done: Callable[[], None]
+    find_cached: Callable[[], int] | None = None
+    """Asked when it starts: it may be more by then."""
+    on_chunk: Callable[[int], None] | None = None
+    """Told how many tokens of the prompt are there after each chunk."""
     done_tokens: int = 0
     started_s: float | None = None
     loaded_s: float = 0.0
@@ -57,6 +61,11 @@ class VirtualPrefill:
         self.settle(now_s)
         return sum(one.remaining_s for one in self.queue)
 
+    def wait_s(self, work_s: float, now_s: float) -> float:
+        """Until a prompt of so much work that comes now would start."""
+        self.settle(now_s)
+        return self.discipline.wait_s(self.queue, work_s, now_s)
+
     def settle(self, now_s: float) -> None:
         """What the running chunk has done by now counts."""
         if self._running is not None and self._busy_until_s is not None:
@@ -83,23 +92,29 @@ class VirtualPrefill:
             return
         job = self._jobs[chosen.handle]
         if job.started_s is None:
-            job.started_s = now_s
+            self._begin(job, now_s)
         chosen.has_started = True
         size = min(self._chunk_tokens, job.compute_tokens - job.done_tokens)
         prefix = job.cached_tokens + job.done_tokens
-        chunk_s = self._hardware.prefill.seconds(prefix + size, prefix)
+        is_last = job.done_tokens + size >= job.compute_tokens
+        chunk_s = self._hardware.chunk_s(prefix + size, prefix, is_last=is_last)
         if not job.done_tokens:
             # The first chunk waits for the cached layers where they load longer than it computes.
-            chunk_s = max(
-                chunk_s,
-                self._hardware.prefill_s(prefix + size, prefix),
-            )
+            chunk_s = max(chunk_s, self._hardware.load_s(prefix))
         job.done_tokens += size
         self._running, self._busy_until_s = chosen, now_s + chunk_s
         chosen.in_chunk_s = chunk_s
         chosen.remaining_s = max(chosen.remaining_s, chunk_s)
         self.busy_s += chunk_s
         self._loop.at(now_s + chunk_s, self._end_chunk)
+
+    def _begin(self, job: PrefillJob, now_s: float) -> None:
+        job.started_s = now_s
+        if job.find_cached is not None:
+            cached = job.find_cached()
+            if cached > job.cached_tokens:
+                job.cached_tokens = cached
+                job.waiting.remaining_s = self._hardware.prefill_s(job.num_tokens, cached)
 
     def _end_chunk(self) -> None:
         running = self._running
@@ -108,6 +123,8 @@ class VirtualPrefill:
         running.in_chunk_s = 0.0
         self._running = self._busy_until_s = None
         job = self._jobs[running.handle]
+        if job.on_chunk is not None:
+            job.on_chunk(job.cached_tokens + job.done_tokens)
         if job.done_tokens >= job.compute_tokens:
             del self._jobs[running.handle]
             self.queue.remove(running)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from shared.engine.decode import DecodeEngine
+from shared.engine.engines import decode_engine
 from shared.messages.bill import Reuse, Times, joined_transports
 from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.decode import Handoff, HandoffReply
@@ -39,7 +39,7 @@ class DecodeWork:
         self._parts = parts
         self._on_arrived = on_arrived
         loaded, settings = parts.loaded, parts.context.settings
-        engine = DecodeEngine(loaded.model, loaded.layout, settings.decode_tokens)
+        engine = decode_engine(loaded, settings.decode_tokens)
         saved_tokens = settings.saved_tokens
         self.cache = DecodeCache(
             engine,

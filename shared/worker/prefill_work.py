@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from shared.engine.engines import prefill_engine
 from shared.engine.prefill import PrefillEngine
 from shared.kv import block_keys
 from shared.messages import subjects
@@ -56,13 +57,8 @@ class PrefillWork:
 
     def open(self, session: PoolSession) -> None:
         loaded = self._parts.loaded
-        self._engine = PrefillEngine(
-            loaded.model,
-            session.slots,
-            loaded.layout,
-            loaded.grid_tokens,
-            device_tokens=self._parts.context.settings.device_tokens,
-        )
+        device_tokens = self._parts.context.settings.device_tokens
+        self._engine = prefill_engine(loaded, session.slots, device_tokens)
 
     def close(self) -> None:
         """Let go of the pool's memory; no job may be left."""

@@ -23,6 +23,11 @@ class WorkerSettings(CommonSettings):
         default=None, ge=16, le=512, description="tokens of a block; the grid's when not set"
     )
     threads: int = Field(default=1, ge=1, description="threads of one matrix product")
+    timed_by: str | None = Field(
+        default=None,
+        description="dummy models: passes take the times of this hardware profile (its name or "
+        "file) instead of computing",
+    )
     device: str = Field(
         default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:N"
     )

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from shared.simulator.hardware import load_hardware
+from tests.conftest import StartCluster
 from tests.support.cluster import HostedCluster
 from tests.support.processes import nats_variables
 
 pytestmark = pytest.mark.e2e
 
 
-def command(cluster: HostedCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(
+    cluster: HostedCluster, *arguments: str, timeout_s: float = 100
+) -> subprocess.CompletedProcess[str]:
     own = nats_variables(cluster.cluster.nats_access)
     return subprocess.run(
         [sys.executable, "-P", "-m", "scripts.cli.main", *arguments, "--json"],
@@ -29,7 +32,7 @@ def command(cluster: HostedCluster, *arguments: str) -> subprocess.CompletedProc
             "MOONPOOL_NATS_URL": cluster.nats_url,
             "MOONPOOL_ADMIN_KEY": cluster.admin_key,
         },
-        timeout=100,
+        timeout=timeout_s,
         check=False,
     )
 
@@ -81,16 +84,22 @@ def test_replay_reads_each_document_once_and_compares_policies(
     assert "<svg" in plot.read_text()
 
 
-@pytest.mark.timeout(120)
-def test_coupled_is_refused_with_what_to_do_instead(
-    dummy_cluster: HostedCluster, tmp_path: Path
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_coupled_workers_do_both_and_get_their_roles_back(
+    start_cluster: StartCluster, tmp_path: Path
 ) -> None:
+    cluster = start_cluster()
     write_trace(tmp_path / "t.jsonl")
-    done = command(
-        dummy_cluster, "replay", "--trace", str(tmp_path / "t.jsonl"), "--compare", "coupled"
+    shown = replayed(
+        command(cluster, "replay", "--trace", str(tmp_path / "t.jsonl"), "--compare", "coupled")
     )
-    assert done.returncode == 1
-    assert "--both-per-node" in json.loads(done.stdout)["error"]["hint"]
+    (run,) = shown["runs"]
+    assert (run["run"], run["served"], run["failed"]) == ("coupled", 12, {})
+    assert run["fetched_bytes"] == run["streamed_bytes"] == 0
+    state = replayed(command(cluster, "status"))
+    roles = {(one["service"], one["id"]) for one in state["instances"] if one["state"] == "ready"}
+    assert roles == {(role, f"{role}-{n}") for role in ("prefill", "decode") for n in (1, 2)}
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.hardware import Hardware, load_hardware
 from shared.simulator.outcome import Outcome
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import BLOCK_TOKENS, TraceRequest
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from services.cache_index.expected_blocks import ExpectedBlocks, common_blocks
+from services.cache_index.expected_blocks import ExpectedBlocks
+from shared.kv.block_keys import num_common
 from shared.messages.common import InstanceRef, RequestRef
 from shared.messages.index import Expected
 
@@ -83,8 +84,8 @@ def test_it_is_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not expected._by_start
 
 
-def test_common_blocks_counts_whole_keys_that_agree() -> None:
+def test_num_common_counts_whole_keys_that_agree() -> None:
     for count in range(21):
         other = CHAIN[: 16 * count] + bytes(16 * 5)
-        assert common_blocks(CHAIN, other) == count
-    assert common_blocks(b"", CHAIN) == 0
+        assert num_common(CHAIN, other) == count
+    assert num_common(b"", CHAIN) == 0

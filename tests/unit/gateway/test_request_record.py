@@ -55,7 +55,7 @@ def test_stages_of_one_attempt_make_one_bill() -> None:
     made.note_stage(StageReported(0, "decode", Times(handoff_s=0.1), decode))
     bill = made.bill(JOB)
     assert bill is not None
-    assert bill.real == Times(compute_s=0.2, handoff_s=0.1, ttft_s=1.0, tbt_s=0.5)
+    assert bill.real == Times(compute_s=0.2, overhead_s=0.8, handoff_s=0.1, ttft_s=1.0, tbt_s=0.5)
     assert bill.output_tokens == 3
     assert (bill.traceparent, bill.tenant, bill.user) == ("00-t-s-01", "acme", "ann")
     shown = bill_for_client(bill)

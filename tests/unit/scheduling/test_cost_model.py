@@ -126,3 +126,15 @@ def test_the_disk_is_as_fast_as_it_was_measured_and_small_reads_say_nothing() ->
     for _ in range(60):
         model.learn_disk(1 << 30, (1 << 30) / 3e9)
     assert model.disk_bytes_per_s == pytest.approx(3e9, rel=0.01)
+
+
+def test_what_a_ttft_takes_beside_its_stages_is_the_median_of_the_last():
+    cost = CostModel(CostProfile(request_s=0.02))
+    for seconds in (0.1, 0.1, 5.0):
+        cost.learn_request(seconds)
+    assert cost.request_s == 0.02  # too few to overrule the prior
+    cost.learn_request(0.1)
+    assert cost.request_s == pytest.approx(0.1)
+    for _ in range(64):
+        cost.learn_request(0.3)
+    assert cost.request_s == pytest.approx(0.3)

@@ -4,7 +4,8 @@ import pytest
 
 from shared.kv.eviction.lru import LruEviction
 from shared.scheduling.slo import Slo
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import BLOCK_TOKENS
 from shared.simulator.virtual_node import VirtualNode, transfer
 from tests.support.simulating import paper_hardware, request, simulate
@@ -97,10 +98,10 @@ def test_early_rejection_wastes_no_prefill_and_the_baseline_does():
 def test_no_promise_and_no_hold_is_left_at_the_end():
     cluster = SimulatedCluster(ClusterSettings(paper_hardware(), num_prefills=3, num_decodes=2))
     cluster.run(sessions(200, seed=9))
-    for decode in cluster.decodes.values():
+    for decode in cluster.machines.decodes.values():
         assert (decode.room_tokens, decode.num_promised, decode.running) == (0, 0, 0)
         assert decode.promised_context_tokens == 0
-    for node in cluster.nodes.values():
+    for node in cluster.machines.nodes.values():
         node.pool.check_integrity()
         assert node.pool.counts.held == node.pool.counts.writing == 0
     cluster.core.check_integrity()

@@ -6,9 +6,10 @@ import pytest
 
 from scripts.simulate.lab import Lab
 from scripts.simulate.serving_experiments import rejection
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.fifo_bound import fifo_bound_ttfts_s
 from shared.simulator.outcome import Outcome, mean
+from shared.simulator.settings import ClusterSettings
 from tests.support.simulating import paper_hardware
 from tests.support.traces import public_trace
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from shared.scheduling.replication import ReplicationSettings
-from shared.simulator.cluster import ClusterSettings, SimulatedCluster
+from shared.simulator.cluster import SimulatedCluster
+from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import TraceRequest
 from tests.support.simulating import paper_hardware, request
 
@@ -40,7 +41,7 @@ def test_a_prefix_missed_by_many_is_copied_to_nodes_that_lack_it_and_then_no_mor
     assert cluster.replication is not None
     assert 1 <= cluster.replication.num_copies <= 5
     assert cluster.replication.moved_bytes > 0
-    for prefill in cluster.prefills.values():
+    for prefill in cluster.machines.prefills.values():
         prefill.node.pool.check_integrity()
     assert run(BUDGET).replication.num_copies == cluster.replication.num_copies  # type: ignore[union-attr]
 
