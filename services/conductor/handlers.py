@@ -151,12 +151,14 @@ class Handlers:
 
     async def state(self, _: Empty) -> StateReply:
         now_s, journal, replicating = self._clock(), self.journal, self.replicating
+        models = self._models()
         return StateReply(
             conductor=self._id,
             instances=self._instances.current(now_s),
             nodes=self.nodes.current(now_s),
             gateways=self._gateways.current(now_s),
-            models=self._models(),
+            models=models,
+            slos=convert.slos_of(self._core.settings, [model.name for model in models]),
             policy=self._core.settings.policy,
             admission=self._core.settings.admission,
             prediction_errors={
