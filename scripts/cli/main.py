@@ -19,6 +19,7 @@ from scripts.cli import (
     role,
     simulate,
     status,
+    top,
     up,
 )
 from scripts.cli.output import CommandError, print_json, report_error
@@ -40,6 +41,7 @@ for command in (
     chat.chat,
     demo.demo,
     status.status,
+    top.top,
     role.role,
     doctor.doctor,
     simulate.simulate,

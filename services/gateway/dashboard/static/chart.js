@@ -9,11 +9,11 @@ let pointedAt = null; // a share of the width, 0 to 1
  * `series`: [{name, colour, value: (step) => number | null}]; `kind`: "bars" or "line".
  * Steps without a request are not in `store`: bars have a gap there, lines go on.
  */
-export function chart(store, { title, hint, kind, series, format, max, empty }) {
+export function chart(store, { title, hint, kind, series, format, max, least = 0, empty }) {
   const { steps, step_s: step, span_s: span } = store.sections.series;
   const now = store.now();
   const points = steps.filter((one) => one.start_s + step > now - span);
-  const top = max ?? nice(Math.max(0, ...points.map((one) => height(series, one, kind))));
+  const top = max ?? nice(Math.max(least, ...points.map((one) => height(series, one, kind))));
   const has = points.some((one) => series.some((line) => line.value(one) !== null));
   const draw = kind === "bars" ? bars : lines;
   return h("figure", { class: "card chart", "data-key": title },
@@ -84,7 +84,7 @@ function height(series, one, kind) {
 function nice(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= value) ?? value;
+  return [1, 2, 4, 6, 8, 10].map((one) => one * power).find((one) => one >= value) ?? value;
 }
 
 /** Charts tell the values under the pointer. */

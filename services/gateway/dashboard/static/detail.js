@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { bytes, count, seconds } from "./format.js";
 import { key as adminKey } from "./login.js";
 import { empty, sourceShares, state, table } from "./parts.js";
-import { endOf, timeline } from "./timeline.js";
+import { elsewhere, endOf, timeline } from "./timeline.js";
 
 const MAX_KEPT = 20;
 const details = new Map(); // by key: what the gateway said, or {problem}
@@ -37,7 +37,10 @@ export function detailView(row) {
     h("p", { class: "facts" }, `${detail.request_id} at ${detail.gateway}`,
       detail.tenant ? ` · tenant ${detail.tenant}` : null,
       detail.user ? ` · user ${detail.user}` : null, ` · ${detail.model}`),
-    row.real ? [timeline(row, endOf(row)), stages(row), sourceShares(row.tokens), moved(row)] : null,
+    row.real ? [timeline(row, endOf(row)), h("div", { class: "billed" },
+      h("div", {}, stages(row)),
+      h("div", {}, h("h4", {}, "Where the prompt's KV came from, in tokens"),
+        sourceShares(row.tokens), moved(row)))] : null,
     detail.decisions.length
       ? detail.decisions.map((decision) => decisionView(decision, detail.bill))
       : empty("No conductor was asked: the gateway itself refused it."));
@@ -52,6 +55,7 @@ function stages(row) {
     line("queue", predicted.queue_s, real.queue_s),
     line("fetch", predicted.load_s, real.load_s),
     line("compute", predicted.compute_s, real.compute_s),
+    line("outside these", null, elsewhere(real)),
     line("to token 0 (TTFT)", predicted.ttft_s, real.ttft_s),
     line("transfer to decode", predicted.handoff_s, real.handoff_s),
     line("decode", null, decode),

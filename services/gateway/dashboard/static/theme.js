@@ -10,8 +10,7 @@
     else document.documentElement.dataset.theme = choice;
   };
   const label = () => {
-    const button = document.getElementById("theme");
-    if (button) button.textContent = `theme: ${choice}`;
+    document.getElementById("choice").textContent = choice;
   };
   apply();
   addEventListener("DOMContentLoaded", () => {

@@ -11,15 +11,19 @@ export const STAGES = [
   ["decode", "decode"],
 ];
 
-/** Spans in seconds from the request: [{stage, from, to, lane}]; lane 1 is beside lane 0. */
+/**
+ * Spans in seconds from the request: [{stage, from, to, lane}]; lane 1 is beside lane 0. Between
+ * the end of compute and token 0 there may be a gap: what gateway and bus took.
+ */
 export function spansOf(times, decode) {
   const start = Math.max(times.queue_s, times.load_s);
-  const first = start + times.compute_s;
+  const computed = start + times.compute_s;
+  const first = Math.max(computed, times.ttft_s);
   const handed = first + times.handoff_s;
   const spans = [
     { stage: "queue", from: 0, to: times.queue_s, lane: 0 },
     { stage: "fetch", from: 0, to: times.load_s, lane: 1 },
-    { stage: "compute", from: start, to: first },
+    { stage: "compute", from: start, to: computed },
     { stage: "transfer", from: first, to: handed },
   ];
   // Decode is counted from token 0: the transfer is a part of it.
@@ -45,6 +49,10 @@ export function timeline(row, end) {
   spansOf(row.predicted, 0).map((span) => bar(span, "predicted", 2, 24)),
   spansOf(row.real, row.decode_s).map((span) => bar(span, "real", 8, 12)));
 }
+
+/** Seconds of the TTFT that no stage accounts for. */
+export const elsewhere = (times) => Math.max(0,
+  times.ttft_s - Math.max(times.queue_s, times.load_s) - times.compute_s);
 
 export function described(row) {
   const { real } = row;

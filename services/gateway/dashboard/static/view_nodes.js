@@ -28,7 +28,7 @@ function nodeCard(node, index) {
         count(dram.total)} slots of ${bytes(node.block_bytes)}`)),
       shares([
         { name: "cached", value: dram.sealed, colour: "local" },
-        { name: "private", value: dram.private, colour: "compute" },
+        { name: "private", value: dram.private, colour: "disk" },
         { name: "being written", value: dram.writing, colour: "fetch" },
         { name: "free", value: dram.free, colour: "free" },
       ]),

@@ -2,7 +2,7 @@
 
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
-import { count, percent, plural, ratio, seconds } from "./format.js";
+import { count, percent, ratio, seconds } from "./format.js";
 import { SOURCES, card, code, empty, sourceShares, state, table, tile } from "./parts.js";
 
 export function overviewView(store) {
@@ -34,14 +34,14 @@ function tiles(summary, cluster, instances) {
     tile("Requests", count(summary.asked), `${span} · ${cluster.in_flight} in flight`),
     tile("TTFT, median", seconds(ttft.p50), `90 % within ${seconds(ttft.p90)}`),
     tile("TBT, median", seconds(tbt.p50), `90 % within ${seconds(tbt.p90)}`),
-    tile("Prompt tokens reused", percent(total(tokens) ? ratio(saved, total(tokens)) : null),
+    tile("Tokens reused", percent(total(tokens) ? ratio(saved, total(tokens)) : null),
       `${count(saved)} of ${count(total(tokens))}`),
     tile("Effective capacity", percent(summary.effective_capacity),
       summary.effective_capacity === null ? "no target is set"
-        : `${percent(summary.attainment)} of the answered met theirs`),
+        : `${percent(summary.attainment)} of answered`),
     tile("Not answered", count(endings.refused + endings.failed),
       `${endings.refused} refused · ${endings.failed} failed`),
-    tile("Load", plural(queued, "prompt"), `queued · ${running} decoding`));
+    tile("Prompts queued", count(queued), `${running} answers decoding`));
 }
 
 function charts(store) {
@@ -78,7 +78,7 @@ function charts(store) {
     }),
     chart(store, {
       title: "Requests", hint: "By how they ended, in steps of five seconds.",
-      kind: "bars", format: count, empty: none,
+      kind: "bars", format: count, least: 2, empty: none,
       series: [
         { name: "answered", colour: "local", value: (step) => step.endings.finished },
         { name: "refused", colour: "remote", value: (step) => step.endings.refused },

@@ -14,10 +14,12 @@ export function refusalsView(store) {
     card("Why", `Of the last ${summary.span_s / 60} minutes: ${count(summary.endings.refused)
     } refused before they ran, ${count(summary.endings.failed)} failed on the way.`,
     summary.reasons.length
-      ? table([["ending"], ["reason"], ["how often", 1], ["last", 1], ["what it said"]],
-        summary.reasons.map((one) => ({ key: `${one.ending} ${one.code}`, cells: [
-          state(one.ending), h("code", {}, one.code), count(one.count),
-          ago(store.now() - one.last_s), h("span", { class: "wrap" }, one.message)] })), "Reasons")
+      ? h("ul", { class: "reasons" }, summary.reasons.map((one) =>
+        h("li", { "data-key": `${one.ending} ${one.code}` },
+          h("div", { class: "line" }, h("b", {}, `${count(one.count)} ×`), state(one.ending),
+            h("code", {}, one.code),
+            h("span", { class: "soft" }, `last ${ago(store.now() - one.last_s)}`)),
+          h("p", {}, one.message))))
       : empty("Nothing was refused, and nothing failed.")),
     bad.length ? card("The last ones", null,
       table([["request"], ["ending"], ["reason"], ["when", 1], ["user"]],
