@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scripts.top.words import ago, num_bytes, percent, seconds
+from scripts.top.words import ago, num_bytes, percent, plain, seconds
 from shared.overview.overview import Overview
 
 Row = dict[str, Any]
@@ -74,11 +74,13 @@ def _head(sections: dict[str, Any]) -> list[Text]:
     models = ", ".join(model["name"] for model in cluster["models"]) or "no model"
     first = Text(no_wrap=True, overflow="ellipsis")
     first.append("moonpool", "bold")
-    first.append(f"  {models}  {cluster['policy']}  ")
-    first.append("healthy" if not problems else f"{len(problems)} problems",
+    first.append(f"  {plain(models)}  {cluster['policy']}  ")
+    first.append("healthy" if not problems else _count(problems),
                  "bold green" if not problems else "bold red")  # fmt: skip
     lines = [first]
-    lines += [Text(f"! {one}", "red", no_wrap=True, overflow="ellipsis") for one in problems[:3]]
+    lines += [
+        Text(f"! {plain(one)}", "red", no_wrap=True, overflow="ellipsis") for one in problems[:3]
+    ]
     endings, tokens = summary["endings"], summary["tokens"]
     total = sum(tokens.values())
     queued = sum(one["queued_requests"] for one in sections["instances"])
@@ -110,6 +112,10 @@ def _head(sections: dict[str, Any]) -> list[Text]:
     return lines
 
 
+def _count(problems: list[str]) -> str:
+    return f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+
+
 def _line(*parts: str) -> Text:
     return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
 
@@ -129,7 +135,7 @@ def _nodes_table(nodes: list[Row]) -> Table:
         dram, ssd, rates = node["dram"], node["ssd"], node["rates"]
         is_low = dram["free"] < dram["low"]
         table.add_row(
-            Text(node["id"]),
+            Text(plain(node["id"])),
             _state(node["state"]),
             f"{dram['free']}/{dram['total']}{' low' if is_low else ''}",
             ssd["state"] if ssd["state"] == "none" else f"{ssd['used']}/{ssd['total']}",
@@ -148,7 +154,7 @@ def _instances_table(instances: list[Row]) -> Table:
         is_prefill = one["role"] == "prefill"
         load = f"{one['queued_tokens']} to do" if is_prefill else f"{used}/{one['capacity_tokens']}"
         table.add_row(
-            Text(one["id"]), one["role"], Text(one["node"]), _state(one["state"]),
+            Text(plain(one["id"])), one["role"], Text(plain(one["node"])), _state(one["state"]),
             str(one["queued_requests"]), str(one["running"]), load,
         )  # fmt: skip
     return table
@@ -165,15 +171,15 @@ def _requests_table(rows: list[Row], look: Look, now_s: float, room: int) -> Ren
         when = ago(now_s - row["ended_s"])
         if "real" not in row:
             table.add_row(
-                Text(row["id"]), when, Text(f"{row['ending']} {row['code'] or ''}", "red")
+                Text(plain(row["id"])), when, Text(f"{row['ending']} {row['code'] or ''}", "red")
             )
             continue
         real, tokens = row["real"], row["tokens"]
         cached = sum(tokens.values()) - tokens["none"]
         table.add_row(
-            Text(row["id"]),
+            Text(plain(row["id"])),
             when,
-            Text(f"{row['prefill']}→{row['decode']}"),
+            Text(plain(f"{row['prefill']}→{row['decode']}")),
             f"{cached}/{row['prompt_tokens']}",
             seconds(real["queue_s"]),
             seconds(real["load_s"]),
@@ -197,7 +203,7 @@ def _reason(reason: Row, now_s: float) -> Text:
         f"{reason['count']} {reason['ending']}: {reason['code']}, last "
         f"{ago(now_s - reason['last_s'])} ago: {reason['message']}"
     )
-    return Text(text, "red", no_wrap=True, overflow="ellipsis")
+    return Text(plain(text), "red", no_wrap=True, overflow="ellipsis")
 
 
 def _keys(look: Look) -> Text:

@@ -3,6 +3,11 @@
 KILO = 1_000.0
 
 
+def plain(text: str) -> str:
+    """Names and messages of others: a terminal obeys control codes."""
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
 def seconds(value: float | None) -> str:
     if value is None:
         return "–"
