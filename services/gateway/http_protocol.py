@@ -5,7 +5,7 @@ from typing import Any
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-EXTENSION = "moonpool.abort"
+EXTENSION = "abort-connection"
 
 
 class Protocol(HttpToolsProtocol):
