@@ -91,7 +91,11 @@ class Overview:
         problems = [] if self.is_connected else ["cut off from NATS: what is shown is old"]
         if self.is_connected:
             problems += self.members.problems(now_s)
-            problems += [f"{who} does not answer: {why}" for who, why in self.unanswered.items()]
+            problems += [
+                f"{who} does not answer: {why}"
+                for who, why in self.unanswered.items()
+                if f"no {who} is there" not in problems
+            ]
         return {
             "is_connected": self.is_connected,
             "problems": problems,

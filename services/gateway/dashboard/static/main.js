@@ -40,7 +40,7 @@ export function draw() {
     else if (store.sections) content.append(VIEWS[name][1](store, argument));
     else content.append(h("p", { class: "empty" }, store.problem || "Connecting to the gateway…"));
     morph(at("view"), content);
-    performance.mark("moonpool-drawn");
+    performance.mark(store.sections ? "moonpool-drawn" : "moonpool-waiting");
   });
 }
 
