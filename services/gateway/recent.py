@@ -25,7 +25,7 @@ MAX_REPLY_BYTES = 400_000
 
 
 class Recent:
-    """Owns what ended, by number. About 1.5 KB each; unpacked only when asked for."""
+    """Owns what ended, by number. About 2 KB each; unpacked only when asked for."""
 
     def __init__(self, gateway: str, incarnation: str) -> None:
         self._gateway = gateway
