@@ -1,7 +1,7 @@
 """The page while things happen: deaths, a hidden tab, a key that is needed, many requests."""
 
-import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ HIDE = """value => {
 }"""
 PAINT = """() => ({
   paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime,
-  rows: performance.getEntriesByName("moonpool-drawn").map((mark) => mark.startTime),
+  rows: performance.getEntriesByName("moonpool-drawn")[0]?.startTime,
 })"""
 
 
@@ -95,33 +95,30 @@ def test_with_keys_the_page_asks_for_the_admin_key_and_keeps_it_for_the_tab(
     assert page.evaluate("localStorage.getItem('moonpool-admin-key')") is None
 
 
-async def ask_many(url: str, count: int) -> None:
-    numbers = iter(range(count))
+def ask_many(url: str, count: int) -> None:
+    with httpx.Client(trust_env=False, timeout=60) as client, ThreadPoolExecutor(12) as threads:
 
-    async def ask_on(client: httpx.AsyncClient) -> None:
-        for number in numbers:
+        def ask(number: int) -> None:
             body = {"model": DUMMY_MODEL, "prompt": [number % 500 + 3] * 20, "max_tokens": 1}
-            response = await client.post(f"{url}/v1/completions", json=body, timeout=60)
-            assert response.status_code == 200, response.text
+            client.post(f"{url}/v1/completions", json=body).raise_for_status()
 
-    async with httpx.AsyncClient(trust_env=False) as client, asyncio.TaskGroup() as group:
-        for _ in range(12):
-            group.create_task(ask_on(client))
+        for _ in threads.map(ask, range(count)):
+            continue
 
 
 def test_a_thousand_requests_are_shown_at_once(
     open_page: OpenPage, start_cluster: StartCluster
 ) -> None:
     cluster = start_cluster(nodes=1)
-    asyncio.run(ask_many(cluster.base_url, NUM_MANY))
+    ask_many(cluster.base_url, NUM_MANY)
     page = open_page("about:blank")
     page.goto(f"{cluster.base_url}/dashboard/#requests")
     expect(page.locator(".request")).to_have_count(25)
     times = page.evaluate(PAINT)
     # Printed, not judged: it says as much about the machine as about the page.
     print(
-        f"\nfirst paint {times['paint']:.0f} ms, last drawn at {times['rows'][-1]:.0f} ms "
-        f"with {NUM_MANY} recent requests"
+        f"\nwith {NUM_MANY} recent requests: first paint after {times['paint']:.0f} ms, "
+        f"requests drawn after {times['rows']:.0f} ms"
     )
     expect(page.locator(".controls")).to_contain_text(f"{NUM_MANY:,} of the last {NUM_MANY:,}")
     page.locator("#more").click()
