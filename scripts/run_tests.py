@@ -33,6 +33,7 @@ GROUPS = (
     Group("integration", ("integration",), MAX_WORKERS),
     Group("e2e", ("e2e",), 2),
     Group("fault", ("fault",), 2),
+    Group("browser", ("browser",), 1),
     Group("rdma", ("rdma",), 1),
     Group("compose", ("compose",), 1),
     Group("gpu", ("gpu",), 1),

@@ -25,6 +25,7 @@ from scripts.cli import (
     role,
     simulate,
     status,
+    top,
     up,
 )
 from scripts.cli.output import CommandError, print_json, report_error
@@ -47,6 +48,7 @@ for command in (
     chat.chat,
     demo.demo,
     status.status,
+    top.top,
     role.role,
     drain.drain,
     pin.pin,

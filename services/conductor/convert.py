@@ -1,6 +1,6 @@
 """Between the wire and the words of the core, both ways. No decisions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
@@ -18,6 +18,7 @@ from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, Predi
 from shared.messages.index import MatchReply
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport
+from shared.scheduling.conductor_core import CoreSettings
 from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import BillFinished
 from shared.scheduling.prediction_error import ErrorSummary
@@ -231,6 +232,18 @@ def errors_of(summary: Mapping[str, ErrorSummary]) -> dict[str, PredictionError]
             num_requests=one.num_requests, p50=one.p50, p90=one.p90, bias=one.bias
         )
         for name, one in summary.items()
+    }
+
+
+def slos_of(settings: CoreSettings, models: Iterable[str]) -> dict[str, Targets]:
+    """The deployment's own targets of those models that have any."""
+    found = {
+        model: settings.slo.and_also(settings.model_slos.get(model, NO_SLO)) for model in models
+    }
+    return {
+        model: Targets(allowed_ttft_s=slo.ttft_s, allowed_tbt_s=slo.tbt_s)
+        for model, slo in found.items()
+        if slo != NO_SLO
     }
 
 

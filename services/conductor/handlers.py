@@ -182,12 +182,14 @@ class Handlers:
 
     def state_now(self) -> StateReply:
         now_s, journal, replicating = self._clock(), self.journal, self.replicating
+        models = self._models()
         return StateReply(
             conductor=self._id,
             instances=self._instances.current(now_s),
             nodes=self.nodes.current(now_s),
             gateways=self._gateways.current(now_s),
-            models=self._models(),
+            models=models,
+            slos=convert.slos_of(self._core.settings, [model.name for model in models]),
             policy=self._core.settings.policy,
             admission=self._core.settings.admission,
             prediction_errors={

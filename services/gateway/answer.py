@@ -7,13 +7,14 @@ from services.gateway.bills import Bills
 from services.gateway.errors import ApiError
 from services.gateway.job import Job
 from services.gateway.life_events import Fail, GiveTokens, StopMatched
+from services.gateway.recent import Recent
 from services.gateway.request_driver import Output, RequestDriver
 from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_record import RequestRecord
 from services.gateway.text_stream import TextStream
 from services.gateway.trace_context import trace_id
 from shared.messages.bill import FinishedBill
-from shared.messages.common import ErrorCode
+from shared.messages.common import ErrorCode, ErrorInfo
 from shared.messages.tokens import FinishReason, TokenLogprobs
 from shared.runtime.clock import monotonic_s
 from shared.runtime.tasks import Tasks
@@ -45,6 +46,7 @@ class Answer:
         text: TextStream,
         bills: Bills,
         metrics: RequestMetrics,
+        recent: Recent,
         tasks: Tasks,
     ) -> None:
         self.job = job
@@ -55,8 +57,10 @@ class Answer:
         self._text = text
         self._bills = bills
         self._metrics = metrics
+        self._recent = recent
         self._tasks = tasks
         self._end = ""
+        self._error: ErrorInfo | None = None
 
     def start(self) -> None:
         self._driver.start()
@@ -68,6 +72,7 @@ class Answer:
         """
         if isinstance(output, Fail):
             self._end = str(output.error.code)
+            self._error = output.error
             raise ApiError.from_info(output.error)
         if isinstance(output, GiveTokens):
             return None if self._text.is_stopped else self._piece(output)
@@ -86,6 +91,7 @@ class Answer:
         """The client has all it will take; what still runs is cancelled."""
         self._driver.abandon(ErrorCode.CANCELLED, "the client has gone")
         self._metrics.ended(self.job, self.record, self._end, self.bill)
+        self._recent.note(self.job, self.record, self.bill, self._error)
         LOG.info(
             "request %s trace %s: %s, %d prompt tokens, %d cached, %d answered, ttft %.3f s",
             self.job.request_id,

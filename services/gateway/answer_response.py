@@ -47,7 +47,7 @@ class AnswerResponse(Response):
         write = self._write_stream(send) if self._is_stream else self._write_whole(send, scope)
         try:
             async with asyncio.timeout(left_s):
-                await _unless_client_leaves(receive, write)
+                await unless_client_leaves(receive, write)
         except TimeoutError:
             return
         finally:
@@ -119,7 +119,7 @@ async def _no_more() -> dict[str, Any]:
     return {"type": "http.disconnect"}
 
 
-async def _unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do `work`; stop it when the client closes the connection."""
     work_task = asyncio.ensure_future(work)
     gone_task = asyncio.ensure_future(_until_gone(receive))

@@ -8,7 +8,7 @@ from services.gateway.job import Job
 from services.gateway.life_events import AskPlacement, CancelAttempt, Stage, StartRun
 from shared.messages import subjects
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, Ok, RequestRef
-from shared.messages.conductor import Placement, PlaceReply, PlaceRequest
+from shared.messages.conductor import PlaceReply, PlaceRequest
 from shared.messages.decode import DecodeRun
 from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.reports import LEASE_S
@@ -39,7 +39,7 @@ class AttemptCalls:
             gateway_incarnation=self._incarnation,
         )
 
-    async def place(self, job: Job, ask: AskPlacement) -> Placement | ErrorInfo:
+    async def place(self, job: Job, ask: AskPlacement) -> PlaceReply:
         """Where it shall run, or the conductor's refusal with the numbers it compared."""
         reply = await self._bus.request(
             subjects.CONDUCTOR_PLACE,
@@ -47,11 +47,9 @@ class AttemptCalls:
             PlaceReply,
             timeout_s=PLACE_TIMEOUT_S,
         )
-        if reply.placement is not None:
-            return reply.placement
-        if reply.refusal is not None:
-            return refusal_of(reply)
-        raise ServiceError(ErrorCode.INTERNAL, "the conductor answered without a placement")
+        if reply.placement is None and reply.refusal is None:
+            raise ServiceError(ErrorCode.INTERNAL, "the conductor answered without a placement")
+        return reply
 
     async def explain(self, job: Job) -> PlaceReply:
         """What the conductor would decide now; nothing is promised."""

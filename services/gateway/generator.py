@@ -15,6 +15,7 @@ from services.gateway.job import Job
 from services.gateway.namespaces import namespace_of
 from services.gateway.openai_schema import ChatBody, CompletionBody
 from services.gateway.prompts import Prompt, PromptMaker
+from services.gateway.recent import Recent
 from services.gateway.request_driver import DriverParts, RequestDriver
 from services.gateway.request_life import RequestLife
 from services.gateway.request_metrics import RequestMetrics
@@ -49,6 +50,7 @@ class Generator:
         view: ClusterView,
         prompts: PromptMaker,
         bills: Bills,
+        recent: Recent,
         callers: Callers,
         model_names: frozenset[str],
         limits: GeneratorLimits,
@@ -59,6 +61,7 @@ class Generator:
         self._view = view
         self._prompts = prompts
         self._bills = bills
+        self._recent = recent
         self._model_names = model_names
         self._callers = callers
         self._limits = limits
@@ -93,8 +96,12 @@ class Generator:
         """Tokenise and begin; raises ApiError. The caller must end with `finish(choices)`."""
         self.check_open()
         tenant, num_choices = options.caller.tenant, body.num_choices
-        self._check_room(num_choices)
-        self._callers.take(tenant, num_choices)
+        try:
+            self._check_room(num_choices)
+            self._callers.take(tenant, num_choices)
+        except ApiError as error:
+            self._recent.note_no_room(body, options, error)
+            raise
         self._none_in_flight.clear()
         try:
             choices = await self._prepared(body, options, monotonic_s())
@@ -176,6 +183,7 @@ class Generator:
             text=TextStream(self._prompts.detokenizer(), body.stop),
             bills=self._bills,
             metrics=self._metrics,
+            recent=self._recent,
             tasks=self._parts.tasks,
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
+from services.gateway.http_protocol import Protocol
 from shared.messages.common import ErrorCode
 from shared.runtime.errors import ServiceError
 
@@ -48,7 +49,7 @@ class HttpServer:
         self._scheme = "http" if cert is None else "https"
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=Protocol,
             ws="none",
             loop="none",
             lifespan="off",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.attempt_calls import AttemptCalls
+from services.gateway.attempt_calls import AttemptCalls, refusal_of
 from services.gateway.instance_watch import InstanceWatch
 from services.gateway.job import Job
 from services.gateway.life_events import (
@@ -36,6 +36,7 @@ from services.gateway.request_record import RequestRecord
 from services.gateway.request_trace import RequestTrace
 from services.gateway.token_inbox import TokenInbox
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
+from shared.messages.conductor import PlaceReply
 from shared.messages.tokens import TokenChunk
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
@@ -142,14 +143,14 @@ class RequestDriver:
 
     async def _place(self, effect: AskPlacement) -> None:
         try:
-            placement = await self._parts.calls.place(self._job, effect)
+            reply = await self._parts.calls.place(self._job, effect)
         except ServiceError as error:
-            self._refused(effect.attempt, error.info)
-            return
-        if isinstance(placement, ErrorInfo):
-            self._refused(effect.attempt, placement)
+            reply = PlaceReply(refusal=error.info)
+        self._record.note_decision(effect.attempt, reply)
+        if reply.placement is not None:
+            self.post(Placed(effect.attempt, reply.placement))
         else:
-            self.post(Placed(effect.attempt, placement))
+            self._refused(effect.attempt, refusal_of(reply))
 
     def _refused(self, attempt: int, error: ErrorInfo) -> None:
         self._trace.say("refused", attempt=attempt, **error.model_dump())

@@ -6,8 +6,12 @@ from typing import Any
 from services.gateway.job import Job
 from services.gateway.life_events import Stage, StageReported
 from shared.messages.bill import FinishedBill, Reuse, Times, joined_transports
-from shared.messages.conductor import Placement
+from shared.messages.conductor import Placement, PlaceReply
+from shared.messages.recent import Decision
 from shared.scheduling import slo
+
+MAX_DECISIONS = 5
+"""As many as a request may have runs."""
 
 
 class RequestRecord:
@@ -21,6 +25,15 @@ class RequestRecord:
         self._reuse: dict[tuple[int, Stage], Reuse] = {}
         self._given_s: list[float] = []
         self.num_attempts = 0
+        self.decisions: list[Decision] = []
+        """What conductors said, the latest last."""
+
+    def note_decision(self, attempt: int, reply: PlaceReply) -> None:
+        """A request that waits for room asks again: of equal refusals the last one is kept."""
+        if self.decisions and self.decisions[-1].placement is None:
+            self.decisions.pop()
+        decision = Decision.of(attempt, reply)
+        self.decisions = [*self.decisions[1 - MAX_DECISIONS :], decision]
 
     def note_placement(self, placement: Placement) -> None:
         self._placement = placement
@@ -40,6 +53,11 @@ class RequestRecord:
     def given_s(self) -> Sequence[float]:
         """When each token of the answer was given."""
         return self._given_s
+
+    @property
+    def was_placed(self) -> bool:
+        """Whether it ever ran."""
+        return self._placement is not None
 
     @property
     def ttft_s(self) -> float:

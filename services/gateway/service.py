@@ -7,6 +7,8 @@ from services.gateway.attempt_calls import AttemptCalls
 from services.gateway.bills import Bills
 from services.gateway.callers import Callers, load_callers
 from services.gateway.cluster_view import ClusterView
+from services.gateway.dashboard.feed import Feed
+from services.gateway.dashboard.routes import DashboardApi
 from services.gateway.generator import Generator, GeneratorLimits
 from services.gateway.http_app import HealthApi, build_app
 from services.gateway.http_server import HttpServer
@@ -14,6 +16,7 @@ from services.gateway.instance_watch import InstanceWatch
 from services.gateway.metrics_api import MetricsApi
 from services.gateway.openai_api import OpenAiApi
 from services.gateway.prompts import PromptMaker
+from services.gateway.recent import Recent
 from services.gateway.request_driver import DriverParts
 from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_reader import RequestReader
@@ -25,6 +28,7 @@ from shared.checkpoint.text_model import TextModel, load_text_model
 from shared.messages import subjects
 from shared.messages.bill import BillRequest, FinishedBill
 from shared.messages.common import ErrorCode
+from shared.messages.recent import RecentReply, RecentRequest
 from shared.messages.reports import GatewayReport
 from shared.runtime.errors import ServiceError
 from shared.runtime.heartbeat import Heartbeat
@@ -46,6 +50,7 @@ class GatewayService:
         self._heartbeat: Heartbeat | None = None
         self._http: HttpServer | None = None
         self._metrics = RequestMetrics()
+        self._feed: Feed | None = None
 
     @property
     def url(self) -> str:
@@ -70,6 +75,7 @@ class GatewayService:
         watch = InstanceWatch(bus, tasks)
         view.on_report_call(watch.on_report)
         bills = Bills(bus)
+        recent = Recent(context.id, context.incarnation)
         prompts = self._prompts = PromptMaker(
             text_model,
             default_max_tokens=settings.default_max_tokens,
@@ -90,6 +96,7 @@ class GatewayService:
             view=view,
             prompts=prompts,
             bills=bills,
+            recent=recent,
             model_names=frozenset({name, settings.model}),
             callers=callers,
             limits=GeneratorLimits(
@@ -106,7 +113,10 @@ class GatewayService:
         await bus.subscribe(report_subject, GatewayReport, lambda _: watch.on_echo())
         await inbox.start()
         await view.start()
-        await context.serve([_bill_endpoint(context.id, bills)], metadata={"model": name})
+        await context.serve(
+            [_bill_endpoint(context.id, bills), _recent_endpoint(context.id, recent)],
+            metadata={"model": name},
+        )
         self._start_http(bills, prompts, callers)
         self._heartbeat = Heartbeat(bus, report_subject, self._report)
         tasks.start_soon(self._heartbeat.run(), name="heartbeat")
@@ -127,6 +137,8 @@ class GatewayService:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CANCELS_OUT_S):
                     await self._generator.drain()
+        if self._feed is not None:
+            self._feed.close()
         if self._http is not None:
             await self._http.stop()
         if self._prompts is not None:
@@ -150,7 +162,9 @@ class GatewayService:
             reader=reader,
         )
         metrics_api = MetricsApi(context.meters, reader)
-        apis = (openai_api, tools_api, health_api, metrics_api)
+        self._feed = Feed(context.bus, context.tasks, context.id, context.log)
+        dashboard = DashboardApi(self._feed, reader)
+        apis = (openai_api, tools_api, health_api, metrics_api, dashboard)
         app = build_app([route for api in apis for route in api.routes], self._metrics)
         self._http = HttpServer(
             app,
@@ -199,4 +213,15 @@ def _bill_endpoint(gateway: str, bills: Bills) -> Endpoint[BillRequest, Finished
         reply_type=FinishedBill,
         handler=bills.on_request,
         description="The bill of a request that this gateway served",
+    )
+
+
+def _recent_endpoint(gateway: str, recent: Recent) -> Endpoint[RecentRequest, RecentReply]:
+    return Endpoint(
+        name="recent",
+        subject=subjects.gateway_recent(gateway),
+        request_type=RecentRequest,
+        reply_type=RecentReply,
+        handler=recent.on_request,
+        description="Requests that ended of late at this gateway: bills, decisions, refusals",
     )

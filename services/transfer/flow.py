@@ -51,6 +51,7 @@ class Flow:
         self._share = background_share
         self._now_s = now_s
         self._in_flight: Counter[str] = Counter()
+        self._moved: Counter[str] = Counter()
         self._waiting: dict[str, list[_Waiter]] = {}
         self._numbers = itertools.count()
         self._background = asyncio.Lock()
@@ -64,6 +65,11 @@ class Flow:
     @property
     def by_peer(self) -> dict[str, int]:
         return {peer: count for peer, count in self._in_flight.items() if count}
+
+    @property
+    def moved_by_peer(self) -> dict[str, int]:
+        """Bytes of all turns that ended well."""
+        return dict(self._moved)
 
     @asynccontextmanager
     async def turn(self, peer: str, num_bytes: int, urgency: Urgency) -> AsyncIterator[None]:
@@ -109,6 +115,7 @@ class Flow:
             self._in_flight[peer] += num_bytes
         try:
             yield
+            self._moved[peer] += num_bytes
         finally:
             self._give_back(peer, num_bytes)
 

@@ -43,7 +43,7 @@ class Tiers:
         self.replicator = Replicator(pool, node.fetcher, own, settings.replicate_share)
         is_demoting = self.ssd is not None and settings.ssd_write == "demotion"
         self._is_writing_second_uses = self.ssd is not None and not is_demoting
-        marks = Watermarks.of_shares(
+        self._marks = marks = Watermarks.of_shares(
             settings.free_low,
             settings.free_high,
             pool.blocks.counts.total,
@@ -97,13 +97,17 @@ class Tiers:
     def report(self) -> dict[str, Any]:
         """Fields of the node's report."""
         ssd = self.ssd
-        pinned = {"pinned_blocks": self.pins.num_blocks}
+        dram = {
+            "pinned_blocks": self.pins.num_blocks,
+            "slots_low": self._marks.low,
+            "slots_high": self._marks.high,
+        }
         if ssd is None:
-            return pinned
+            return dram
         blocks = ssd.blocks
         counts = None if blocks is None else blocks.counts
         return {
-            **pinned,
+            **dram,
             "ssd_state": ssd.state,
             "ssd_slots_total": 0 if counts is None else counts.total,
             "ssd_blocks": 0 if counts is None else counts.sealed,

@@ -58,6 +58,15 @@ _WORKER_HEARS = (
     *_of_instances("kv", "handoff", roles=("decode",)),
 )
 
+# What the dashboard of a gateway asks while somebody looks at it.
+_WATCHER_ASKS = (
+    subjects.MICRO_PING,
+    subjects.CONDUCTOR_STATE,
+    subjects.INDEX_STATS,
+    subjects.INDEX_HOT,
+    subjects.gateway_recent(ANY),
+)
+
 ACCESS: dict[str, Access] = {
     "gateway": _service(
         "gateway",
@@ -69,11 +78,13 @@ ACCESS: dict[str, Access] = {
             *_reports("gateway"),
             subjects.FINISHED_BILLS,
             subjects.trace(ANY),
+            *_WATCHER_ASKS,
         ),
         subscribe=(
-            *_reports("gateway", *INSTANCES),
+            *_reports("gateway", "transfer", *INSTANCES),
             subjects.gateway_tokens_all(ANY),
             subjects.gateway_bill(ANY),
+            subjects.gateway_recent(ANY),
         ),
     ),
     "conductor": _service(

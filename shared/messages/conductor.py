@@ -175,6 +175,8 @@ class StateReply(Message):
     models: list[ModelInfo] = []
     policy: str = ""
     admission: str = ""
+    slos: dict[str, Targets] = {}
+    """By model: the deployment's own targets (`allowed_*`), where it has any."""
     prediction_errors: dict[str, dict[str, PredictionError]] = {}
     """By model and component (ttft, queue, load, compute, handoff, tbt)."""
     replication: ReplicationState | None = None

@@ -69,9 +69,16 @@ class NodeReport(Message):
     slots_private: int = 0
     slots_sealed: int = 0
     slots_leased: int = 0
+    slots_low: int = 0
+    """With fewer free ones the node frees slots ahead of need, until there are `slots_high`."""
+    slots_high: int = 0
     bytes_in_flight: Annotated[int, Field(ge=0)] = 0
     bytes_in_flight_by_peer: dict[str, int] = {}
     """On the way here, by the node they come from."""
+    bytes_moved_by_peer: dict[str, int] = {}
+    """Since the start, to here, by the node they came from."""
+    resting_transports: dict[str, list[str]] = {}
+    """By peer: ways to it that failed and are not tried for a moment."""
     transports: list[str] = []
     """Those that are open, the preferred one first."""
     bytes_fetched_total: int = 0

@@ -84,6 +84,11 @@ def gateway_bill(gateway: str) -> str:
     return f"{PREFIX}.gateway.{gateway}.bill"
 
 
+def gateway_recent(gateway: str) -> str:
+    """Requests that ended of late at this gateway, with decisions and bills."""
+    return f"{PREFIX}.gateway.{gateway}.recent"
+
+
 def trace(request: str) -> str:
     """JSON events of one request's life, sent when the request asks for it."""
     return f"{PREFIX}.trace.{request}"

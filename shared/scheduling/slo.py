@@ -61,11 +61,21 @@ def meets(served: Served, slo: Slo) -> bool:
 
 def effective_capacity(requests: Sequence[Served], num_asked: int, slo: Slo) -> float:
     """Share of all requests asked (refused and failed ones too) that met both targets."""
+    return effective_capacity_of([(request, slo) for request in requests], num_asked)
+
+
+def effective_capacity_of(requests: Sequence[tuple[Served, Slo]], num_asked: int) -> float:
+    """The same, where each request has targets of its own."""
     if num_asked < len(requests):
         raise ValueError(f"num_asked: {num_asked} is less than the {len(requests)} served")
     if num_asked == 0:
         return 0.0
-    return sum(meets(request, slo) for request in requests) / num_asked
+    return sum(meets(request, slo) for request, slo in requests) / num_asked
+
+
+def attainment_of(requests: Sequence[tuple[Served, Slo]]) -> float:
+    """Share of the requests that were served which met both of their targets."""
+    return effective_capacity_of(requests, len(requests))
 
 
 def goodput_per_s(requests: Sequence[Served], slo: Slo, span_s: float) -> float:

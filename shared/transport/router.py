@@ -54,6 +54,16 @@ class Router:
     def names(self) -> list[str]:
         return [transport.name for transport in self._transports]
 
+    @property
+    def resting(self) -> dict[str, list[str]]:
+        """By node: transports that failed for it and are not tried for a moment."""
+        now_s = self._now_s()
+        found: dict[str, list[str]] = {}
+        for (node, _, name), backoff in self._backoffs.items():
+            if not backoff.is_over(now_s) and name not in found.get(node, ()):
+                found.setdefault(node, []).append(name)
+        return found
+
     async def connect(self, peer: Peer) -> None:
         await self._first_working(peer, lambda each, _: each.connect(peer), None)
 

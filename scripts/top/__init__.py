@@ -1,0 +1,1 @@
+"""A cluster in the terminal."""
