@@ -14,6 +14,7 @@ from services.gateway.job import Job
 from services.gateway.life_events import (
     Abandoned,
     AskPlacement,
+    Blame,
     CancelAttempt,
     ChunkArrived,
     Effect,
@@ -38,6 +39,7 @@ from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
 from shared.messages.tokens import TokenChunk
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.runtime.outcome_reporter import OutcomeReporter
 from shared.runtime.tasks import Tasks
 
 Output = GiveTokens | Finish | Fail
@@ -51,6 +53,7 @@ class DriverParts:
     calls: AttemptCalls
     inbox: TokenInbox
     watch: InstanceWatch
+    outcomes: OutcomeReporter
 
 
 class RequestDriver:
@@ -114,6 +117,8 @@ class RequestDriver:
                 self._release_all()
                 cancel = self._parts.calls.cancel(self._job, effect)
                 start(cancel, name=f"cancel {self._job.request_id}")
+            case Blame(stage=stage, instance=blamed):
+                self._parts.outcomes.note(stage, blamed.id, blamed.incarnation, is_good=False)
             case StageReported():
                 self._record.note_stage(effect)
             case GiveTokens():

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import BlockKey
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule, is_decode_over
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, Effect, SendReserve
 from shared.scheduling.events import (
