@@ -152,13 +152,16 @@ async def _events(
 async def cold_questions(
     http: httpx.AsyncClient, where: Where, rng: random.Random, lengths: list[int], max_tokens: int
 ) -> list[Question]:
-    """Prompts that share beginnings, and what a cold run answers; raises on any error."""
-    trunk = [rng.randrange(*TOKEN_IDS) for _ in range(max(lengths))]
-    found = []
+    """Of one session: each turn goes on with a part of the last one and its answer.
+
+    With what a cold run answers; raises on any error.
+    """
+    found: list[Question] = []
     for length in lengths:
-        shared = rng.randrange(length)
-        own = [rng.randrange(*TOKEN_IDS) for _ in range(length - shared)]
-        prompt = (*trunk[:shared], *own)
+        said = (*found[-1].prompt, *found[-1].answer) if found else ()
+        shared = said[: rng.randrange(length)]
+        own = [rng.randrange(*TOKEN_IDS) for _ in range(length - len(shared))]
+        prompt = (*shared, *own)
         response = await http.post(
             f"{where.base_url}/v1/completions",
             json=body_of(where, prompt, max_tokens, cache="off"),
