@@ -22,7 +22,7 @@ from shared.runtime.errors import ServiceError
 
 MODEL = "dummy:tiny"
 KEYS = {"red": "red-key-0001", "green": "green-key-0002", "blue": "blue-key-0003"}
-LENGTHS = (40, 200, 500, 900, 1_400, 2_600)
+LENGTHS = (40, 200, 500, 900, 1_400, 1_950)
 SESSIONS = 4
 MAX_TOKENS = 32
 NUM_USERS = 20

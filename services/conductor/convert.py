@@ -132,7 +132,10 @@ def bill_of(message: FinishedBill) -> BillFinished:
 def outcomes_of(message: FinishedBill, prefill_s: float) -> tuple[OutcomeSeen, OutcomeSeen]:
     """What a request that went well says of its instances; `prefill_s` as the model has it."""
     real, predicted = message.real, message.predicted
-    prefill = Outcome(message.prefill.node, True, real.compute_s, prefill_s)
+    took_s = real.compute_s
+    if message.attempts == 1:  # as its gateway saw it, whatever the instance says of itself
+        took_s = max(took_s, real.ttft_s - real.queue_s - real.load_s)
+    prefill = Outcome(message.prefill.node, True, took_s, prefill_s)
     decode = Outcome(message.decode.node, True, real.tbt_s, predicted.tbt_s)
     return (
         OutcomeSeen("prefill", (message.prefill.id, message.prefill.incarnation), prefill),

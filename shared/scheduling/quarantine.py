@@ -20,7 +20,7 @@ MAX_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRules:
-    window_s: float = 20.0
+    window_s: float = 60.0
     """Older outcomes say nothing any more."""
     min_failed: int = 3
     failed_share: float = 0.5
@@ -30,6 +30,8 @@ class QuarantineRules:
     """Median of time by expected time, against the median of the others."""
     min_slow_s: float = 0.4
     """What takes less is not called slow, whatever was expected."""
+    base_s: float = 0.25
+    """Added to what is expected: the rest of a short piece of work says nothing of its worker."""
     first_s: float = 5.0
     max_s: float = 120.0
     num_good_probes: int = 2
@@ -148,7 +150,7 @@ class Quarantine:
         timed = [outcome for outcome in own if outcome.is_timed][-2 * self.rules.min_timed :]
         if len(timed) >= self.rules.min_timed and self._is_slow(timed, others):
             took_s = statistics.median(outcome.took_s for outcome in timed)
-            factor = _pace(timed) / _pace([one for one in others if one.is_timed])
+            factor = self._pace(timed) / self._pace([one for one in others if one.is_timed])
             return f"{factor:.0f} times as slow as others ({took_s:.1f} s)"
         return ""
 
@@ -159,8 +161,12 @@ class Quarantine:
             return False
         took_s = statistics.median(outcome.took_s for outcome in timed)
         return took_s >= self.rules.min_slow_s and (
-            _pace(timed) >= self.rules.slow_factor * _pace(elsewhere)
+            self._pace(timed) >= self.rules.slow_factor * self._pace(elsewhere)
         )
+
+    def _pace(self, timed: list[Outcome]) -> float:
+        base_s = self.rules.base_s
+        return statistics.median(one.took_s / (one.expected_s + base_s) for one in timed)
 
     def _lately(self, party: Party, now_s: float) -> Iterator[Outcome]:
         for noted_s, outcome in self._seen[party].outcomes:
@@ -211,7 +217,3 @@ class Quarantine:
             for party, seen in sorted(self._seen.items())
             if (out := seen.out) is not None
         ]
-
-
-def _pace(timed: list[Outcome]) -> float:
-    return statistics.median(outcome.took_s / outcome.expected_s for outcome in timed)

@@ -72,13 +72,23 @@ def in_prefill_pass(module: Any) -> None:
     original = module.PrefillPass._compute_chunk
 
     async def compute_chunk(self: Any, chunk: Any) -> None:
-        started_s = time.monotonic()
         await original(self, chunk)
-        if has_flag("slow"):
-            await asyncio.sleep(0.2 + 19 * (time.monotonic() - started_s))
         await hold("computing", self._job.handle, decode=self._job.run.result().decode.id)
 
     module.PrefillPass._compute_chunk = compute_chunk
+
+
+def in_prefill_engine(module: Any) -> None:
+    original = module.PrefillEngine.prefill_chunk
+
+    def prefill_chunk(self: Any, *arguments: Any, **named: Any) -> Any:
+        started_s = time.monotonic()
+        found = original(self, *arguments, **named)
+        if has_flag("slow"):
+            time.sleep(0.5 + 19 * (time.monotonic() - started_s))
+        return found
+
+    module.PrefillEngine.prefill_chunk = prefill_chunk
 
 
 def in_stripes(module: Any) -> None:
@@ -167,6 +177,7 @@ def in_ssd_files(module: Any) -> None:
 WRAPPERS: dict[str, Callable[[Any], None]] = {
     "shared.worker.prefill_work": in_prefill_work,
     "shared.worker.prefill_pass": in_prefill_pass,
+    "shared.engine.prefill": in_prefill_engine,
     "shared.worker.kv_intake": in_kv_intake,
     "shared.worker.decode_batch": in_decode_batch,
     "services.transfer.stripes": in_stripes,
