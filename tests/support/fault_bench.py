@@ -17,7 +17,7 @@ from services.gateway.namespaces import namespace_of
 from shared.kv.block_keys import chain_keys, seed_of
 from shared.messages import subjects
 from shared.messages.common import Empty
-from shared.messages.conductor import ModelsReply, StateReply
+from shared.messages.conductor import ModelInfo, ModelsReply, StateReply
 from shared.messages.index import MatchReply, MatchRequest
 from shared.runtime.clock import monotonic_s
 from tests.support.cluster import HostedCluster
@@ -68,7 +68,7 @@ class FaultBench:
         self.cluster = cluster
         self.seams = seams
         self._number = 0
-        self._questions: list[Question] = []
+        self.questions: list[Question] = []
         self._before: dict[str, Footprint] = {}
         self._keys: list[bytes] = []
         models = httpx.get(f"{cluster.base_url}/v1/models", timeout=5, trust_env=False).json()
@@ -80,7 +80,7 @@ class FaultBench:
         rng = random.Random(5)
         async with httpx.AsyncClient(trust_env=False) as http:
             where = self._wheres[0]
-            self._questions = await cold_questions(http, where, rng, LENGTHS, MAX_TOKENS)
+            self.questions = await cold_questions(http, where, rng, LENGTHS, MAX_TOKENS)
         await self._under_load(None, None)
         await self._idle([])
         self._before = self._footprints()
@@ -109,7 +109,7 @@ class FaultBench:
             return {"cache_salt": salt} | ({} if policy is None else {"policy": policy})
 
         habits = Habits(fields)
-        traffic = Traffic(self._wheres, self._questions, NUM_USERS, habits, self._number)
+        traffic = Traffic(self._wheres, self.questions, NUM_USERS, habits, self._number)
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(traffic.run(over))
@@ -117,20 +117,32 @@ class FaultBench:
                 held = Held("queued", "", "prefill-1", "decode-1", "node-1")
                 if stage is not None:
                     held = await self.seams.hold(stage)
+                else:
+                    await self._served(traffic.seen, monotonic_s())
                 fault_s = monotonic_s()
                 if do is not None:
                     await do(self, held)
                 self.seams.release()
-                await until(
-                    lambda: traffic.seen.all_are_served(fault_s),
-                    timeout_s=SERVED_TIMEOUT_S,
-                    what=f"every user is served again ({traffic.seen})",
-                )
+                await self._served(traffic.seen, fault_s)
                 recovery_s = monotonic_s() - fault_s
             finally:
                 self.seams.release()
                 over.set()
         return traffic.seen, recovery_s
+
+    @staticmethod
+    async def _served(seen: Seen, since_s: float) -> None:
+        await until(
+            lambda: seen.all_are_served(since_s),
+            timeout_s=SERVED_TIMEOUT_S,
+            what=f"every user is served ({seen})",
+        )
+
+    def chain_of(self, question: Question, model: ModelInfo) -> bytes:
+        """Keys of a prompt in the present case's namespace."""
+        seed = seed_of(model.root, namespace_of("", f"case-{self._number}"))
+        tokens = np.asarray(question.prompt, dtype=np.int32)
+        return chain_keys(seed, tokens, model.block_tokens)
 
     # --- what is left --------------------------------------------------------------------------
     async def _idle(self, leaks: list[str]) -> None:
@@ -167,12 +179,9 @@ class FaultBench:
         state = call(bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=5))
         live = {(node.id, node.incarnation) for node in state.nodes}
         (model,) = models.models
-        seed = seed_of(model.root, namespace_of("", f"case-{self._number}"))
         stale = []
-        for question in self._questions:
-            tokens = np.asarray(question.prompt, dtype=np.int32)
-            chain = chain_keys(seed, tokens, model.block_tokens)
-            asked = MatchRequest(root=model.root, chain=chain)
+        for question in self.questions:
+            asked = MatchRequest(root=model.root, chain=self.chain_of(question, model))
             found = call(bus.request(subjects.INDEX_MATCH, asked, MatchReply, timeout_s=5))
             stale += [
                 f"a lookup names {one.node.id}, which is gone"

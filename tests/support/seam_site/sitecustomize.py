@@ -1,9 +1,10 @@
 """Runs at the start of a service process of a test and wraps a few functions of the product.
 
 The test steers it by files in the folder that TEST_SEAMS names (see tests/support/seams.py):
-`hold` makes the next request that comes to a stage wait there; `slow`, `refuse`, `disk` with the
-name of a process behind a dot make that one crawl, refuse its peers, or lose its disk. The product
-knows nothing of this: what is not there cannot be switched on by mistake.
+`hold` makes the next request that comes to a stage wait there; `slow`, `refuse`, `slow link`,
+`cut link` and `disk` with the name of a process behind a dot make that one crawl, refuse its peers,
+read slowly or not at all from them, or lose its disk. The product knows nothing of this: what is
+not there cannot be switched on by mistake.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 LOOK_S = 0.005
+SLOW_BYTES_PER_S = 1e6
 MOST_S = 30.0
 """A hold that the test forgot ends by itself."""
 FOLDER = Path(os.environ.get("TEST_SEAMS", ""))
@@ -144,6 +146,19 @@ def in_peer_handlers(module: Any) -> None:
     module.PeerHandlers.lease = functools.wraps(original)(lease)
 
 
+def in_router(module: Any) -> None:
+    original = module.Router.fetch
+
+    async def fetch(self: Any, peer: Any, slices: Any, **named: Any) -> Any:
+        if has_flag("cut link"):
+            raise module.PeerLost(f"node {peer.node}: the link is cut")
+        if has_flag("slow link"):
+            await asyncio.sleep(sum(part.num_bytes for part in slices) / SLOW_BYTES_PER_S)
+        return await original(self, peer, slices, **named)
+
+    module.Router.fetch = fetch
+
+
 def in_ssd_files(module: Any) -> None:
     """The file of a disk that fails: each call has the error that the flag names."""
 
@@ -183,6 +198,7 @@ WRAPPERS: dict[str, Callable[[Any], None]] = {
     "services.transfer.stripes": in_stripes,
     "services.transfer.peer_handlers": in_peer_handlers,
     "services.transfer.ssd_files": in_ssd_files,
+    "shared.transport.router": in_router,
 }
 
 
