@@ -16,7 +16,6 @@ from tests.support.load import Load
 from tests.support.seams import Seams
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300)]
-SICK = {"prefill": "prefill-1", "transfer": "node-1"}
 
 
 class Sick:
@@ -74,7 +73,7 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sick]:
         yield Sick(cluster, seams)
 
 
-@pytest.mark.parametrize(("flag", "name"), [("slow", "prefill-1"), ("refuse", "node-1")])
+@pytest.mark.parametrize(("flag", "name"), [("slow", "prefill-1"), ("unreadable", "node-1")])
 async def test_what_is_sick_is_kept_out_until_it_is_well_again(
     sick: Sick, flag: str, name: str
 ) -> None:

@@ -32,6 +32,7 @@ POLICIES = (None, "global_cache_aware", "round_robin")
 """Drawn for each question, so that blocks are fetched and prompts are handed over across nodes."""
 SERVED_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 30.0
+MAX_SHOWN = 5
 # A process that is started anew while a fault lasts; a hold on it is over with it.
 Fault = Callable[["FaultBench", Held], Awaitable[None]]
 
@@ -92,7 +93,7 @@ class FaultBench:
         row = Row(fault, target, stage or "any")
         row.answers, row.errors = seen.counts["right"], seen.num_errors
         row.wrong, row.hangs = seen.counts["wrong"], seen.counts["hang"]
-        row.kinds, row.first_errors = dict(seen.counts), seen.errors[:3]
+        row.kinds, row.first_errors = dict(seen.counts), seen.errors[:MAX_SHOWN]
         row.recovery_s, row.gap_s, row.first_s = recovery_s, seen.max_gap_s, seen.max_first_s
         self.cluster.wait_ready()
         await self._idle(row.leaks)

@@ -1,6 +1,6 @@
-"""Stops a cluster's requests at a stage, or makes one process of it crawl, refuse or lose its disk.
+"""Stops requests of a cluster at a stage, or makes one process crawl or lose its links or disk.
 
-`extra_env` of a cluster gets `seams.environment`; see seam_site/sitecustomize.py for what is done.
+`extra_env` of a cluster gets `seams.environment`; seam_site/sitecustomize.py does the rest.
 """
 
 import json

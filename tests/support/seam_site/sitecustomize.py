@@ -1,15 +1,14 @@
 """Runs at the start of a service process of a test and wraps a few functions of the product.
 
 The test steers it by files in the folder that TEST_SEAMS names (see tests/support/seams.py):
-`hold` makes the next request that comes to a stage wait there; `slow`, `refuse`, `slow link`,
-`cut link` and `disk` with the name of a process behind a dot make that one crawl, refuse its peers,
-read slowly or not at all from them, or lose its disk. The product knows nothing of this: what is
+`hold` makes the next request that comes to a stage wait there; `slow`, `unreadable`, `slow link`,
+`cut link` and `disk` with the name of a process behind a dot make that one crawl, be read by
+nobody, read slowly or not at all from others, or lose its disk. The product knows nothing of this: what is
 not there cannot be switched on by mistake.
 """
 
 import asyncio
 import errno
-import functools
 import importlib.abc
 import importlib.util
 import json
@@ -134,23 +133,11 @@ def in_decode_batch(module: Any) -> None:
     module.DecodeBatch._compute_step, module.DecodeBatch._with_room = step, room
 
 
-def in_peer_handlers(module: Any) -> None:
-    original = module.PeerHandlers.lease
-
-    async def lease(self: Any, request: Any) -> Any:
-        if has_flag("refuse"):
-            raise module.ServiceError(module.ErrorCode.INTERNAL, "its links are broken")
-        return await original(self, request)
-
-    # The endpoint's own name and types are read from it.
-    module.PeerHandlers.lease = functools.wraps(original)(lease)
-
-
 def in_router(module: Any) -> None:
     original = module.Router.fetch
 
     async def fetch(self: Any, peer: Any, slices: Any, **named: Any) -> Any:
-        if has_flag("cut link"):
+        if has_flag("cut link") or (FOLDER / f"unreadable.{peer.node}").exists():
             raise module.PeerLost(f"node {peer.node}: the link is cut")
         if has_flag("slow link"):
             await asyncio.sleep(sum(part.num_bytes for part in slices) / SLOW_BYTES_PER_S)
@@ -196,7 +183,6 @@ WRAPPERS: dict[str, Callable[[Any], None]] = {
     "shared.worker.kv_intake": in_kv_intake,
     "shared.worker.decode_batch": in_decode_batch,
     "services.transfer.stripes": in_stripes,
-    "services.transfer.peer_handlers": in_peer_handlers,
     "services.transfer.ssd_files": in_ssd_files,
     "shared.transport.router": in_router,
 }
