@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cluster import HostedCluster, dummy_options
 from tests.support.fault_bench import FaultBench, make_bench
-from tests.support.seams import Held, Seams
+from tests.support.seams import Held
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(600)]
 DRAIN_S = 20.0

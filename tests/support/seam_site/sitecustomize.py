@@ -3,8 +3,8 @@
 The test steers it by files in the folder that TEST_SEAMS names (see tests/support/seams.py):
 `hold` makes the next request that comes to a stage wait there; `slow`, `unreadable`, `slow link`,
 `cut link` and `disk` with the name of a process behind a dot make that one crawl, be read by
-nobody, read slowly or not at all from others, or lose its disk. The product knows nothing of this: what is
-not there cannot be switched on by mistake.
+nobody, read slowly or not at all from others, or lose its disk. The product knows nothing of this:
+what is not there cannot be switched on by mistake.
 """
 
 import asyncio
