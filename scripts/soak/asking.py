@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import httpx
 
+from scripts.cli.output import CommandError
 from shared.runtime.clock import monotonic_s
 
 HANG_S = 60.0
@@ -154,7 +155,7 @@ async def cold_questions(
 ) -> list[Question]:
     """Of one session: each turn goes on with a part of the last one and its answer.
 
-    With what a cold run answers; raises on any error.
+    With what a cold run answers; raises CommandError when it is refused.
     """
     found: list[Question] = []
     for length in lengths:
@@ -168,6 +169,8 @@ async def cold_questions(
             headers={"authorization": f"Bearer {where.key}"},
             timeout=HANG_S,
         )
-        response.raise_for_status()
+        if response.status_code != 200:
+            said = f"{response.status_code} {response.text[:300]}"
+            raise CommandError(f"the cluster refuses a question before any fault: {said}")
         found.append(Question(prompt, tuple(response.json()["choices"][0]["token_ids"])))
     return found

@@ -36,7 +36,8 @@ class QuarantineRules:
     max_s: float = 120.0
     num_good_probes: int = 2
     probe_timeout_s: float = 10.0
-    """A probe of which nothing was heard for so long counts for nothing."""
+    """A probe of which nothing was heard for so long is followed by another. Of a node it counts as
+    good: the work may not have read from it."""
     relapse_s: float = 60.0
     """Back for less than that: the next time out is twice as long."""
 
@@ -75,6 +76,7 @@ class _Out:
     until_s: float
     num_times: int
     num_good_probes: int = 0
+    is_probed: bool = False
     probing_until_s: float = float("-inf")
 
 
@@ -111,7 +113,13 @@ class Quarantine:
     def began(self, party: Party, now_s: float) -> None:
         """Work was given to it: while it is probed, no other is until that has ended."""
         seen = self._seen.get(party)
-        if seen is not None and seen.out is not None and now_s >= seen.out.until_s:
+        if seen is None or seen.out is None or now_s < seen.out.until_s:
+            return
+        if seen.out.is_probed and party[0] == "transfer":
+            # Work on a node need not read from it: what nobody complains of is good.
+            self._went_well(seen, seen.out, now_s)
+        if seen.out is not None:
+            seen.out.is_probed = True
             seen.out.probing_until_s = now_s + self.rules.probe_timeout_s
 
     def _note_probe(
@@ -119,10 +127,13 @@ class Quarantine:
     ) -> None:
         if now_s < out.until_s:
             return  # it was begun before
-        out.probing_until_s = float("-inf")
+        out.is_probed, out.probing_until_s = False, float("-inf")
         if not outcome.is_good or self._is_slow([outcome], self._others(party, now_s)):
             self._put_out(seen, out.reason, now_s)
             return
+        self._went_well(seen, out, now_s)
+
+    def _went_well(self, seen: _Seen, out: _Out, now_s: float) -> None:
         out.num_good_probes += 1
         if out.num_good_probes >= self.rules.num_good_probes:
             seen.out = None

@@ -145,6 +145,19 @@ def test_a_probe_of_which_nothing_is_heard_does_not_keep_it_out_for_ever() -> No
     assert not quarantine.is_out(A, now_s + RULES.probe_timeout_s)
 
 
+def test_a_node_of_which_nobody_complains_while_it_is_probed_comes_back() -> None:
+    quarantine = noted((NODE, BAD), (NODE, BAD), (NODE, BAD))
+    now_s = 0.2 + RULES.first_s
+    for _ in range(RULES.num_good_probes + 1):
+        assert quarantine.kept_out(now_s)
+        quarantine.began(NODE, now_s)
+        now_s += RULES.probe_timeout_s
+    assert not quarantine.kept_out(now_s)
+    for _ in range(3):
+        quarantine.note(NODE, BAD, now_s)
+    assert quarantine.kept_out(now_s)[0].num_times == 2, "soon again: for longer"
+
+
 def test_another_incarnation_begins_anew() -> None:
     quarantine = out_after_failures()
     assert not quarantine.is_out(("prefill", "a", "a-2"), 0.6)
