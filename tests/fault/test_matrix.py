@@ -14,6 +14,8 @@ from tests.support.seams import STAGES, Held, Seams, Stage
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
 STOP_S = 4.0
 """Longer than a lease."""
+MOST_GAP_S = 2.0
+"""Beyond the time to compute anew."""
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
 TARGETS = (
     "gateway",
@@ -97,3 +99,6 @@ async def test_answers_stay_right_and_all_is_given_back(
     assert not row.leaks, row
     assert case.may_fail or row.errors == 0, row
     assert row.answers >= 20
+    if case.fault == "SIGKILL" and case.target in ("prefill", "decode"):
+        # What is recomputed waits in the same queues as the prompts of the others.
+        assert row.gap_s <= MOST_GAP_S + row.first_s, row
