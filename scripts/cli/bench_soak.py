@@ -57,8 +57,8 @@ async def _run(options: SoakOptions) -> Report:
     async with LocalCluster(cluster_options()) as cluster:
         await cluster.wait_ready()
         work = Soak(cluster, options)
-        console.print(HEAD)
-        report = await work.run(lambda sample: console.print(_row(sample)))
+        console.print(HEAD, soft_wrap=True)
+        report = await work.run(lambda sample: console.print(_row(sample), soft_wrap=True))
         cluster.is_keeping_logs = not report.ok
         if not report.samples and report.left:
             raise CommandError(
