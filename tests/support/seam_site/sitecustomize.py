@@ -86,7 +86,7 @@ def in_prefill_engine(module: Any) -> None:
         started_s = time.monotonic()
         found = original(self, *arguments, **named)
         if has_flag("slow"):
-            time.sleep(0.5 + 19 * (time.monotonic() - started_s))
+            time.sleep(1.5 + 19 * (time.monotonic() - started_s))
         return found
 
     module.PrefillEngine.prefill_chunk = prefill_chunk
