@@ -170,7 +170,7 @@ async def cold_questions(
             timeout=HANG_S,
         )
         if response.status_code != 200:
-            said = f"{response.status_code} {response.text[:300]}"
-            raise CommandError(f"the cluster refuses a question before any fault: {said}")
+            why = f"{response.status_code} {response.text[:300]}"
+            raise CommandError(f"the cluster refuses a question before any fault: {why}")
         found.append(Question(prompt, tuple(response.json()["choices"][0]["token_ids"])))
     return found
