@@ -19,7 +19,7 @@ def gemm_flops_per_s(shapes: Sequence[tuple[int, int]], dtype: torch.dtype, rows
     for inputs, outputs in shapes:
         weight = torch.randn(outputs, inputs).to(dtype)
         values = torch.randn(rows, inputs).to(dtype)
-        for mode in ("plain", best_linear_mode()):
+        for mode in ("plain", best_linear_mode(dtype)):
             linear = Linear(weight, None, mode)
             linear(values)
             for _ in range(REPEATS):

@@ -1,4 +1,4 @@
-/* Matrix products and attention for CPUs with AVX-512, in float32 and bfloat16.
+/* Matrix products and attention for CPUs with AVX-512 or AVX2, in float32 and bfloat16.
 
    Every element of a result is accumulated in one fixed order that depends on nothing but its own
    row: not on how many rows there are, on where a chunk begins, or on the number of threads.
@@ -27,18 +27,18 @@
             for (long row = 0; row < count; row++)                                                 \
                 for (long j = 0; j < PANEL; j += 16) {                                             \
                     const long column = panel * PANEL + j;                                         \
-                    const __mmask16 mask = first_lanes(columns - column);                          \
+                    const lanes mask = first_lanes(columns - column);                          \
                     const long at = (first + row) * columns + column;                              \
-                    __m512 value = _mm512_load_ps(acc + row * PANEL + j);                          \
-                    if (bias) value = _mm512_add_ps(value, load_##type(bias + column, mask));      \
+                    vec value = vec_load(acc + row * PANEL + j);                          \
+                    if (bias) value = vec_add(value, load_##type(bias + column, mask));      \
                     if (residual)                                                                  \
-                        value = _mm512_add_ps(value, load_##type(residual + at, mask));            \
+                        value = vec_add(value, load_##type(residual + at, mask));            \
                     store_##type(out + at, mask, value);                                           \
                 }                                                                                  \
         }                                                                                          \
     }
 LINEAR(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 LINEAR(bf16)
 #endif
 
@@ -57,32 +57,20 @@ INLINE void put_bf16(bf16 *tile, long key, long dim, const bf16 *k, const bf16 *
         for (long d = 0; d < dim; d++) values[2 * d + 1] = 0;
 }
 
-/* 16 keys, the first a multiple of 16: words of 32 bits, gathered across the keys. */
-INLINE void put_keys_16(int32_t *tile, long key, long words, const void *k, long stride_bytes) {
-    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)stride_bytes));
-    for (long word = 0; word < words; word++)
-        _mm512_storeu_si512(tile + word * PANEL + key,
-                            _mm512_i32gather_epi32(at, (const char *)k + 4 * word, 1));
-}
+/* 16 keys, the first a multiple of 16. */
 INLINE void put16_float(float *tile, long key, long dim, const float *k, long ks, const float *v,
                         long vs) {
-    put_keys_16((int32_t *)tile, key, dim, k, ks * (long)sizeof(float));
+    put_keys_16((int32_t *)tile + key, PANEL, dim, k, ks * (long)sizeof(float));
     for (long i = 0; i < 16; i++)
         memcpy(tile + dim * PANEL + (key + i) * dim, v + i * vs, dim * sizeof(float));
 }
 INLINE void put16_bf16(bf16 *tile, long key, long dim, const bf16 *k, long ks, const bf16 *v,
                        long vs) {
-    put_keys_16((int32_t *)tile, key, dim / 2, k, ks * (long)sizeof(bf16));
+    put_keys_16((int32_t *)tile + key, PANEL, dim / 2, k, ks * (long)sizeof(bf16));
     for (long i = 0; i < 16; i += 2)
-        for (long d = 0; d < dim; d += 16) {
-            const __m256i even = _mm256_loadu_si256((const void *)(v + i * vs + d));
-            const __m256i odd = _mm256_loadu_si256((const void *)(v + (i + 1) * vs + d));
-            _mm512_storeu_si512(
-                tile + dim * PANEL + (key + i) * dim + 2 * d,
-                _mm512_or_si512(_mm512_cvtepu16_epi32(even),
-                                _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16)));
-        }
+        for (long d = 0; d < dim; d += 16)
+            put_interleaved_16(tile + dim * PANEL + (key + i) * dim + 2 * d, v + i * vs + d,
+                               v + (i + 1) * vs + d);
 }
 
 #define PACK(type)                                                                                 \
@@ -115,13 +103,13 @@ typedef struct {
     bf16 weights[QUERY_BLOCK * PANEL];
 } __attribute__((aligned(64))) scratch_t;
 
-INLINE void put_weights_float(scratch_t *s, long row, long j, __m512 p) {
-    _mm512_store_ps(s->scores + row * PANEL + j, p);
+INLINE void put_weights_float(scratch_t *s, long row, long j, vec p) {
+    vec_store(s->scores + row * PANEL + j, p);
 }
 INLINE const float *weights_float(scratch_t *s) { return s->scores; }
-#ifdef __AVX512BF16__
-INLINE void put_weights_bf16(scratch_t *s, long row, long j, __m512 p) {
-    store_bf16(s->weights + row * PANEL + j, 0xffff, p);
+#if HAS_BF16
+INLINE void put_weights_bf16(scratch_t *s, long row, long j, vec p) {
+    store_bf16(s->weights + row * PANEL + j, ALL_LANES, p);
 }
 INLINE const bf16 *weights_bf16(scratch_t *s) { return s->weights; }
 #endif
@@ -135,7 +123,7 @@ INLINE const bf16 *weights_bf16(scratch_t *s) { return s->weights; }
         const long last = position + (rows - 1) * step;                                            \
         for (long row = 0; row < rows; row++) {                                                    \
             s->largest[row] = -__builtin_inff();                                                   \
-            _mm512_store_ps(s->sums + row * 16, _mm512_setzero_ps());                              \
+            vec_store(s->sums + row * 16, vec_zero());                              \
         }                                                                                          \
         for (long tile = first; tile * PANEL <= last; tile++) {                                    \
             const type *keys = packed + tile * 2 * PANEL * dim, *values = keys + PANEL * dim;      \
@@ -145,45 +133,45 @@ INLINE const bf16 *weights_bf16(scratch_t *s) { return s->weights; }
             product_##type(rows, PANEL, dim, query, ldq, keys, PANEL, s->scores, PANEL, 1);        \
             for (long row = 0; row < rows; row++) {                                                \
                 const long visible = position + row * step + 1 - tile * PANEL;                     \
-                __m512 score[4], top = _mm512_set1_ps(s->largest[row]);                            \
-                __mmask16 mask[4];                                                                 \
+                vec score[4], top = vec_set(s->largest[row]);                            \
+                lanes mask[4];                                                                 \
                 for (int j = 0; j < 4; j++) {                                                      \
                     mask[j] = first_lanes(visible - 16 * j) &                                      \
-                              (__mmask16)~first_lanes(visible - window - 16 * j);                  \
-                    score[j] = _mm512_mul_ps(_mm512_load_ps(s->scores + row * PANEL + 16 * j),     \
-                                             _mm512_set1_ps(scale));                               \
-                    top = _mm512_mask_max_ps(top, mask[j], top, score[j]);                         \
+                              (lanes)~first_lanes(visible - window - 16 * j);                  \
+                    score[j] = vec_mul(vec_load(s->scores + row * PANEL + 16 * j),     \
+                                             vec_set(scale));                               \
+                    top = vec_max_where(mask[j], top, score[j]);                         \
                 }                                                                                  \
-                const float largest = _mm512_reduce_max_ps(top);                                   \
-                const __m512 shift = _mm512_set1_ps(largest);                                      \
-                __m512 sum = _mm512_load_ps(s->sums + row * 16);                                   \
+                const float largest = vec_top(top);                                   \
+                const vec shift = vec_set(largest);                                      \
+                vec sum = vec_load(s->sums + row * 16);                                   \
                 if (tile > first && largest != s->largest[row]) {                                  \
-                    const __m512 shrink =                                                          \
-                        exp_ps(_mm512_sub_ps(_mm512_set1_ps(s->largest[row]), shift));             \
-                    sum = _mm512_mul_ps(sum, shrink);                                              \
+                    const vec shrink =                                                          \
+                        exp_ps(vec_sub(vec_set(s->largest[row]), shift));             \
+                    sum = vec_mul(sum, shrink);                                              \
                     for (long d = 0; d < dim; d += 16) {                                           \
                         float *at = s->out + row * dim + d;                                        \
-                        _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), shrink));          \
+                        vec_store(at, vec_mul(vec_load(at), shrink));          \
                     }                                                                              \
                 }                                                                                  \
                 for (int j = 0; j < 4; j++) {                                                      \
-                    const __m512 p = _mm512_maskz_mov_ps(                                          \
-                        mask[j], exp_ps(_mm512_sub_ps(score[j], shift)));                          \
-                    sum = _mm512_add_ps(sum, p);                                                   \
+                    const vec p = vec_where(                                          \
+                        mask[j], exp_ps(vec_sub(score[j], shift)));                          \
+                    sum = vec_add(sum, p);                                                   \
                     put_weights_##type(s, row, 16 * j, p);                                         \
                 }                                                                                  \
                 s->largest[row] = largest;                                                         \
-                _mm512_store_ps(s->sums + row * 16, sum);                                          \
+                vec_store(s->sums + row * 16, sum);                                          \
             }                                                                                      \
             product_##type(rows, dim, depth, weights_##type(s), PANEL, values, dim, s->out, dim,   \
                            tile == first);                                                         \
         }                                                                                          \
         for (long row = 0; row < rows; row++) {                                                    \
-            const float sum = _mm512_reduce_add_ps(_mm512_load_ps(s->sums + row * 16));            \
+            const float sum = vec_sum(vec_load(s->sums + row * 16));            \
             for (long d = 0; d < dim; d += 16)                                                     \
-                store_##type(out + row * ldo + d, 0xffff,                                          \
-                             _mm512_div_ps(_mm512_loadu_ps(s->out + row * dim + d),                \
-                                           _mm512_set1_ps(sum)));                                  \
+                store_##type(out + row * ldo + d, ALL_LANES,                                          \
+                             vec_div(vec_load(s->out + row * dim + d),                \
+                                           vec_set(sum)));                                  \
         }                                                                                          \
     }
 
@@ -230,7 +218,7 @@ INLINE const bf16 *weights_bf16(scratch_t *s) { return s->weights; }
         }                                                                                          \
     }
 ATTEND(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 ATTEND(bf16)
 #endif
 
@@ -242,19 +230,19 @@ ATTEND(bf16)
         _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")         \
         for (long row = 0; row < rows; row++)                                                      \
             for (long j = 0; j < columns; j += 16) {                                               \
-                const __mmask16 mask = first_lanes(columns - j);                                   \
+                const lanes mask = first_lanes(columns - j);                                   \
                 const type *at = gate_up + row * 2 * columns + j;                                  \
-                const __m512 gate = load_##type(at, mask), up = load_##type(at + columns, mask);   \
-                const __m512 one = _mm512_set1_ps(1.0f);                                           \
-                const __m512 negative = _mm512_sub_ps(_mm512_setzero_ps(), gate);                  \
-                const __m512 below =                                                               \
-                    _mm512_add_ps(one, exp_ps(_mm512_min_ps(negative, _mm512_set1_ps(88.0f))));    \
+                const vec gate = load_##type(at, mask), up = load_##type(at + columns, mask);   \
+                const vec one = vec_set(1.0f);                                           \
+                const vec negative = vec_sub(vec_zero(), gate);                  \
+                const vec below =                                                               \
+                    vec_add(one, exp_ps(vec_min(negative, vec_set(88.0f))));    \
                 store_##type(out + row * columns + j, mask,                                        \
-                             _mm512_mul_ps(_mm512_div_ps(gate, below), up));                       \
+                             vec_mul(vec_div(gate, below), up));                       \
             }                                                                                      \
     }
 SILU_UP(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 SILU_UP(bf16)
 #endif
 
@@ -264,25 +252,25 @@ SILU_UP(bf16)
     EXPORT void rms_norm_##type(const type *x, const type *weight, type *out, long rows,           \
                                 long columns, float eps) {                                         \
         for (long row = 0; row < rows; row++) {                                                    \
-            __m512 squares = _mm512_setzero_ps();                                                  \
+            vec squares = vec_zero();                                                  \
             for (long j = 0; j < columns; j += 16) {                                               \
-                const __m512 v = load_##type(x + row * columns + j, first_lanes(columns - j));     \
-                squares = _mm512_fmadd_ps(v, v, squares);                                          \
+                const vec v = load_##type(x + row * columns + j, first_lanes(columns - j));     \
+                squares = vec_fma(v, v, squares);                                          \
             }                                                                                      \
-            const float mean = _mm512_reduce_add_ps(squares) / (float)columns + eps;               \
-            const __m512 factor = _mm512_div_ps(_mm512_set1_ps(1.0f),                              \
-                                                _mm512_sqrt_ps(_mm512_set1_ps(mean)));             \
+            const float mean = vec_sum(squares) / (float)columns + eps;               \
+            const vec factor = vec_div(vec_set(1.0f),                              \
+                                                vec_sqrt(vec_set(mean)));             \
             for (long j = 0; j < columns; j += 16) {                                               \
-                const __mmask16 mask = first_lanes(columns - j);                                   \
-                const __m512 v = load_##type(x + row * columns + j, mask);                         \
+                const lanes mask = first_lanes(columns - j);                                   \
+                const vec v = load_##type(x + row * columns + j, mask);                         \
                 store_##type(out + row * columns + j, mask,                                        \
-                             _mm512_mul_ps(_mm512_mul_ps(v, factor),                               \
+                             vec_mul(vec_mul(v, factor),                               \
                                            load_##type(weight + j, mask)));                        \
             }                                                                                      \
         }                                                                                          \
     }
 RMS_NORM(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 RMS_NORM(bf16)
 #endif
 
@@ -296,18 +284,18 @@ RMS_NORM(bf16)
             for (long head = 0; head < heads; head++) {                                            \
                 type *at = rows + (row * all_heads + head) * dim;                                  \
                 for (long d = 0; d < half; d += 16) {                                              \
-                    const __mmask16 mask = first_lanes(half - d);                                  \
-                    const __m512 c = load_##type(cos + row * half + d, mask);                      \
-                    const __m512 s = load_##type(sin + row * half + d, mask);                      \
-                    const __m512 re = load_##type(at + d, mask);                                   \
-                    const __m512 im = load_##type(at + half + d, mask);                            \
-                    store_##type(at + d, mask, _mm512_fmsub_ps(re, c, _mm512_mul_ps(im, s)));      \
+                    const lanes mask = first_lanes(half - d);                                  \
+                    const vec c = load_##type(cos + row * half + d, mask);                      \
+                    const vec s = load_##type(sin + row * half + d, mask);                      \
+                    const vec re = load_##type(at + d, mask);                                   \
+                    const vec im = load_##type(at + half + d, mask);                            \
+                    store_##type(at + d, mask, vec_fms(re, c, vec_mul(im, s)));      \
                     store_##type(at + half + d, mask,                                              \
-                                 _mm512_fmadd_ps(im, c, _mm512_mul_ps(re, s)));                    \
+                                 vec_fma(im, c, vec_mul(re, s)));                    \
                 }                                                                                  \
             }                                                                                      \
     }
 ROTATE(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 ROTATE(bf16)
 #endif

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from shared.checkpoint.model_config import ModelConfig
-from shared.engine.kernel_build import build_kernels
+from shared.engine.kernel_build import KernelIsa, build_kernels
 
 TILE_TOKENS = 64
 _MAX_HEAD_DIM = 256
@@ -31,8 +31,10 @@ _SIGNATURES: dict[str, list[Any]] = {
 _SUFFIXES = {torch.float32: "float", torch.bfloat16: "bf16"}
 
 
-def load_kernels(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> "Kernels | None":
-    """None where the CPU, the compiler or the shape of the model rules them out."""
+def load_kernels(
+    config: ModelConfig, dtype: torch.dtype, cache_dir: Path, isa: KernelIsa | None = None
+) -> "Kernels | None":
+    """For `isa` or the best; None where CPU, compiler or the shape of the model rule them out."""
     group = config.num_heads // config.num_kv_heads
     fits = (
         config.head_dim % 16 == 0
@@ -41,19 +43,25 @@ def load_kernels(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> "K
         and config.hidden_size % 2 == 0
         and config.intermediate_size % 2 == 0
     )
-    library = build_kernels(cache_dir) if fits else None
-    if library is None:
+    if not fits:
         return None
+    found = build_kernels(cache_dir, is_bfloat16=dtype == torch.bfloat16, isa=isa)
+    if found is None:
+        return None
+    library, isa = found
     functions = ctypes.CDLL(str(library))
     if not hasattr(functions, f"linear_{_SUFFIXES[dtype]}"):
         return None
-    return Kernels(functions, dtype, library.name)
+    return Kernels(functions, dtype, library.name, isa)
 
 
 class Kernels:
     """For contiguous rows of one dtype, on as many threads as torch has."""
 
-    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, build: str) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, dtype: torch.dtype, build: str, isa: KernelIsa
+    ) -> None:
+        self.isa = isa
         self.build = build  # names source, compiler and flags
         self._calls: dict[str, Any] = {}
         for name, arguments in _SIGNATURES.items():

@@ -1,78 +1,24 @@
-/* The inner product of all kernels, and numbers in vectors of 16. */
+/* The matrix product of all kernels over inner products of fixed shapes. */
 
 #pragma once
 
-#include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 #define PANEL 64     /* columns of a weight panel, keys of a tile */
-#define MAX_ROWS 6   /* rows of the inner product: 6 x 4 accumulators */
+#define MAX_ROWS 6   /* rows of the inner product */
 #define ROW_BLOCK 96 /* rows that pass over a panel together */
-#define DEPTH_BLOCK 1024
 #define QUERY_BLOCK 48
 #define MAX_HEAD_DIM 256
 
 typedef uint16_t bf16;
 
-/* ---- inner product: acc[rows][16 * vectors] (+)= a[rows][depth] * b[depth][..] ---- */
-
-INLINE void inner_f32(const int rows, const int vectors, long depth, const float *a, long lda,
-                      const float *b, long ldb, float *c, long ldc, int is_first) {
-    __m512 acc[MAX_ROWS][4];
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++)
-            acc[i][j] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * ldc + 16 * j);
-    for (long k = 0; k < depth; k++) {
-        __m512 row[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_ps(b + k * ldb + 16 * j);
-#pragma GCC unroll 6
-        for (int i = 0; i < rows; i++) {
-            const __m512 value = _mm512_set1_ps(a[i * lda + k]);
-#pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++) acc[i][j] = _mm512_fmadd_ps(value, row[j], acc[i][j]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) _mm512_storeu_ps(c + i * ldc + 16 * j, acc[i][j]);
-}
-
-#ifdef __AVX512BF16__
-/* b holds pairs of neighbouring rows interleaved: [depth / 2][columns][2]; depth is even. */
-INLINE void inner_bf16(const int rows, const int vectors, long depth, const bf16 *a, long lda,
-                       const bf16 *b, long ldb, float *c, long ldc, int is_first) {
-    __m512 acc[MAX_ROWS][4];
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++)
-            acc[i][j] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * ldc + 16 * j);
-    for (long k = 0; k < depth / 2; k++) {
-        __m512i row[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_si512(b + 2 * (k * ldb + 16 * j));
-#pragma GCC unroll 6
-        for (int i = 0; i < rows; i++) {
-            int32_t pair;
-            memcpy(&pair, a + i * lda + 2 * k, 4);
-            const __m512bh value = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++)
-                acc[i][j] = _mm512_dpbf16_ps(acc[i][j], value, (__m512bh)row[j]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) _mm512_storeu_ps(c + i * ldc + 16 * j, acc[i][j]);
-}
+#ifdef __AVX512F__
+#include "kernels_avx512.h"
+#else
+#include "kernels_avx2.h"
 #endif
 
 /* One function per shape, so that the accumulators stay in registers. */
@@ -91,72 +37,60 @@ INLINE void inner_bf16(const int rows, const int vectors, long depth, const bf16
 #define SHAPE(type, r, v)                                                                          \
     static void inner_##type##_##r##_##v(long depth, const type *a, long lda, const type *b,       \
                                          long ldb, float *c, long ldc, int is_first) {             \
-        PRODUCT(type)(r, v, depth, a, lda, b, ldb, c, ldc, is_first);                              \
+        if ((v) <= widest(r)) /* the others are never asked for */                                 \
+            PRODUCT(type)(r, v, depth, a, lda, b, ldb, c, ldc, is_first);                          \
     }
 #define PRODUCT(type) PRODUCT_##type
-#define PRODUCT_float inner_f32
+#define PRODUCT_float inner_float
 #define PRODUCT_bf16 inner_bf16
 
 SHAPES(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 SHAPES(bf16)
 #endif
 
 #define PRODUCT_ALL(type)                                                                          \
-    /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns */          \
-    static void product_##type(long rows, long columns, long depth, const type *a, long lda,       \
-                               const type *b, long ldb, float *c, long ldc, int is_first) {        \
-        for (long column = 0; column < columns; column += PANEL) {                                 \
-            const long vectors = (columns - column >= PANEL ? PANEL : columns - column) / 16;      \
+    /* Some rows, `count` at a time. */                                                            \
+    INLINE void rows_##type(long rows, long count, long columns, long depth, const type *a,        \
+                            long lda, const type *b, long ldb, float *c, long ldc,                 \
+                            int is_first) {                                                        \
+        const long most = 16 * widest(count);                                                      \
+        for (long column = 0; column < columns; column += most) {                                  \
+            const long vectors = (columns - column >= most ? most : columns - column) / 16;        \
             const long skip = sizeof(type) == 2 ? 2 * column : column;                             \
-            for (long row = 0; row < rows; row += MAX_ROWS) {                                      \
-                const long count = rows - row < MAX_ROWS ? rows - row : MAX_ROWS;                  \
+            for (long row = 0; row < rows; row += count)                                           \
                 inner_##type##_of[vectors - 1][count - 1](depth, a + row * lda, lda, b + skip,     \
                                                           ldb, c + row * ldc + column, ldc,        \
                                                           is_first);                               \
-            }                                                                                      \
         }                                                                                          \
+    }                                                                                              \
+    /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns */          \
+    static void product_##type(long rows, long columns, long depth, const type *a, long lda,       \
+                               const type *b, long ldb, float *c, long ldc, int is_first) {        \
+        const long rest = rows % MAX_ROWS, whole = rows - rest;                                    \
+        if (whole) rows_##type(whole, MAX_ROWS, columns, depth, a, lda, b, ldb, c, ldc, is_first); \
+        if (rest)                                                                                  \
+            rows_##type(rest, rest, columns, depth, a + whole * lda, lda, b, ldb, c + whole * ldc, \
+                        ldc, is_first);                                                            \
     }
 PRODUCT_ALL(float)
-#ifdef __AVX512BF16__
+#if HAS_BF16
 PRODUCT_ALL(bf16)
 #endif
 
 /* ---- numbers ---- */
 
-INLINE __m512 exp_ps(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-104.0f));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
-                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
-    return _mm512_scalef_ps(p, n);
+INLINE vec exp_ps(vec x) {
+    x = vec_max(x, vec_set(-104.0f));
+    const vec n = vec_round(vec_mul(x, vec_set(1.44269504f)));
+    vec r = vec_fnma(n, vec_set(0.693359375f), x);
+    r = vec_fnma(n, vec_set(-2.12194440e-4f), r);
+    vec p = vec_set(1.9875691500e-4f);
+    p = vec_fma(p, r, vec_set(1.3981999507e-3f));
+    p = vec_fma(p, r, vec_set(8.3334519073e-3f));
+    p = vec_fma(p, r, vec_set(4.1665795894e-2f));
+    p = vec_fma(p, r, vec_set(1.6666665459e-1f));
+    p = vec_fma(p, r, vec_set(5.0000001201e-1f));
+    p = vec_fma(p, vec_mul(r, r), vec_add(r, vec_set(1.0f)));
+    return vec_scale(p, n);
 }
-
-INLINE __m512 load_float(const float *from, __mmask16 mask) {
-    return _mm512_maskz_loadu_ps(mask, from);
-}
-INLINE void store_float(float *to, __mmask16 mask, __m512 value) {
-    _mm512_mask_storeu_ps(to, mask, value);
-}
-#ifdef __AVX512BF16__
-INLINE __m512 load_bf16(const bf16 *from, __mmask16 mask) {
-    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
-INLINE void store_bf16(bf16 *to, __mmask16 mask, __m512 value) {
-    _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(value));
-}
-#endif
-
-INLINE __mmask16 first_lanes(long count) {
-    return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
-}
-

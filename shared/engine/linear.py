@@ -10,18 +10,32 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.nn.functional as F
 
+from shared.engine.kernel_build import KernelIsa
 from shared.engine.kernels import Kernels
 
-LinearMode = Literal["avx512-panels", "onednn-prepacked", "plain", "cublas"]
+LinearMode = Literal["avx512-panels", "avx2-panels", "onednn-prepacked", "plain", "cublas"]
+PANEL_MODES: dict[LinearMode, KernelIsa] = {"avx512-panels": "avx512", "avx2-panels": "avx2"}
 
 
-def best_linear_mode() -> LinearMode:
-    """Of torch's. Private operators, so their absence is expected in another torch."""
+_PREPACKED_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
+
+
+def best_linear_mode(dtype: torch.dtype) -> LinearMode:
+    """Of torch's on a CPU. Private operators, so their absence is expected in another torch."""
     operators = torch.ops.mkldnn
-    has_operators = hasattr(operators, "_reorder_linear_weight") and hasattr(
-        operators, "_linear_pointwise"
-    )
-    return "onednn-prepacked" if has_operators and torch.backends.mkldnn.enabled else "plain"
+    if not torch.backends.mkldnn.enabled:
+        return "plain"
+    if not all(hasattr(operators, name) for name in _PREPACKED_OPERATORS):
+        return "plain"
+    if dtype == torch.bfloat16 and not _has_onednn_bfloat16():
+        return "plain"
+    return "onednn-prepacked"
+
+
+def _has_onednn_bfloat16() -> bool:
+    """oneDNN takes bfloat16 from AVX-512 on."""
+    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return is_supported is not None and bool(is_supported())
 
 
 class AnyLinear(Protocol):
@@ -84,7 +98,7 @@ class DecodeRows:
 
 def is_row_independent(linear_mode: LinearMode, dtype: torch.dtype) -> bool:
     """Whether a row has the same bits among any two or more rows and on any number of threads."""
-    if linear_mode == "avx512-panels":
+    if linear_mode in PANEL_MODES:
         return True
     return linear_mode == "onednn-prepacked" and dtype == torch.float32
 
@@ -92,7 +106,7 @@ def is_row_independent(linear_mode: LinearMode, dtype: torch.dtype) -> bool:
 def decode_rows(
     linear_mode: LinearMode, dtype: torch.dtype, *, is_exact: bool = True
 ) -> DecodeRows:
-    if linear_mode == "avx512-panels" or not is_exact:
+    if linear_mode in PANEL_MODES or not is_exact:
         return DecodeRows(minimum=1, group=None)
     if is_row_independent(linear_mode, dtype):
         return DecodeRows(minimum=2, group=None)

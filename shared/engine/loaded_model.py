@@ -15,6 +15,7 @@ from shared.checkpoint.tokenizer import tokenizer_fingerprint
 from shared.engine.cpu_isa import cpu_flags
 from shared.engine.device import ComputeDevice, compute_device, describe_device
 from shared.engine.errors import EngineError
+from shared.engine.kernel_build import KernelIsa
 from shared.engine.kernels import Kernels, load_kernels
 from shared.engine.kv_layout import (
     GRID_TOKENS,
@@ -23,7 +24,12 @@ from shared.engine.kv_layout import (
     DtypeName,
     KvLayout,
 )
-from shared.engine.linear import LinearMode, best_linear_mode, is_row_independent
+from shared.engine.linear import (
+    PANEL_MODES,
+    LinearMode,
+    best_linear_mode,
+    is_row_independent,
+)
 from shared.engine.model import LlamaModel
 from shared.engine.weights import load_weights
 from shared.kv.kv_format import KvFormat
@@ -130,22 +136,27 @@ def _linears(
         raise EngineError("linear_mode: 'cublas' needs a CUDA device")
     kernels = _kernels(config, dtype, cache_dir, asked)
     if kernels is not None:
-        return kernels, "avx512-panels"
-    return None, asked or best_linear_mode()
+        return kernels, _panel_mode(kernels.isa)
+    return None, asked or best_linear_mode(TORCH_DTYPES[dtype])
 
 
 def _kernels(
     config: ModelConfig, dtype: DtypeName, cache_dir: Path, linear_mode: LinearMode | None
 ) -> Kernels | None:
     """Ours where they were asked for, or nothing was and they are the best."""
-    if linear_mode not in (None, "avx512-panels"):
+    if linear_mode is not None and linear_mode not in PANEL_MODES:
         return None
     if linear_mode is None and dtype == "bfloat16" and "amx_bf16" in cpu_flags():
         return None  # torch has kernels for these matrix units, we do not
-    kernels = load_kernels(config, TORCH_DTYPES[dtype], cache_dir)
+    isa = None if linear_mode is None else PANEL_MODES[linear_mode]
+    kernels = load_kernels(config, TORCH_DTYPES[dtype], cache_dir, isa)
     if kernels is None and linear_mode is not None:
         raise EngineError(
-            "linear_mode: 'avx512-panels' needs gcc, a CPU with AVX-512 and a model with heads of "
-            "a multiple of 16 values"
+            f"linear_mode: {linear_mode!r} needs gcc, a CPU with these instructions and a model "
+            "with heads of a multiple of 16 values"
         )
     return kernels
+
+
+def _panel_mode(isa: KernelIsa) -> LinearMode:
+    return next(mode for mode, made_for in PANEL_MODES.items() if made_for == isa)

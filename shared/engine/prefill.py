@@ -14,6 +14,7 @@ from shared.engine.attention import prompt_attention
 from shared.engine.copy_streams import copy_streams
 from shared.engine.errors import Cancelled, EngineError
 from shared.engine.kv_layout import GRID_TOKENS, KvLayout
+from shared.engine.linear import PANEL_MODES
 from shared.engine.model import LlamaModel
 from shared.engine.paged_prompt_kv import PagedPromptKv
 from shared.engine.prompt_kv import ChunkRun, PoolPromptKv, PromptKv
@@ -51,7 +52,7 @@ class PrefillEngine:
         self._layout = layout
         max_rows = max(self.grid_tokens, _MIN_ROWS)
         self._kv = kv or _kv_of(model, pool, layout, max_rows, device_tokens)
-        self._min_rows = 1 if model.linear_mode == "avx512-panels" else _MIN_ROWS
+        self._min_rows = 1 if model.linear_mode in PANEL_MODES else _MIN_ROWS
 
     @torch.inference_mode()
     def prefill_chunk(

@@ -31,7 +31,7 @@ def tiny_bf16(engine_cache: Path) -> LoadedModel:
 @pytest.fixture(scope="session")
 def tiny_torch(engine_cache: Path) -> LoadedModel:
     """On torch's own kernels, as where ours cannot be built."""
-    mode = best_linear_mode()
+    mode = best_linear_mode(torch.float32)
     return load_model("dummy:tiny", cache_dir=engine_cache, threads=1, linear_mode=mode)
 
 
@@ -42,7 +42,7 @@ def tiny_torch_small_blocks(engine_cache: Path) -> LoadedModel:
         cache_dir=engine_cache,
         threads=1,
         block_tokens=64,
-        linear_mode=best_linear_mode(),
+        linear_mode=best_linear_mode(torch.float32),
     )
 
 
@@ -53,7 +53,7 @@ def tiny_torch_bf16(engine_cache: Path) -> LoadedModel:
         dtype="bfloat16",
         cache_dir=engine_cache,
         threads=1,
-        linear_mode=best_linear_mode(),
+        linear_mode=best_linear_mode(torch.bfloat16),
     )
 
 

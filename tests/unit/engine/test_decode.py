@@ -49,7 +49,9 @@ def test_a_row_has_the_same_bits_in_batches_of_every_size(loaded: LoadedModel) -
         bench.join(decode, str(index), [0], 64 - index % 50, room=4)
     rows = [(str(index), index, 64 - index % 50) for index in range(64)]
     alone = decode.step(rows[:1])[0]
-    for size in range(2, 65):
+    # torch's kernels are slow here; theirs change with whole registers and groups of rows.
+    few = (2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64)
+    for size in range(2, 65) if loaded.model.kernels is not None else few:
         assert torch.equal(decode.step(rows[:size])[0], alone)
         assert torch.equal(decode.step(rows[:size][::-1])[-1], alone)
 

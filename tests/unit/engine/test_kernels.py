@@ -27,7 +27,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 def built(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> Kernels:
     kernels = load_kernels(config, dtype, cache_dir)
     if kernels is None:
-        pytest.skip("no gcc, or a CPU without AVX-512 (for bfloat16: AVX512_BF16)")
+        pytest.skip("no gcc, or a CPU without AVX2")
     return kernels
 
 
@@ -95,6 +95,72 @@ def test_a_decoded_token_has_the_bits_of_a_prefilled_one(
         assert torch.equal(logits, bench.prefill(prompt[: position + 1], [0]))
 
 
+AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "in_float32", "in_bfloat16"),
+    [
+        ({"sse4_2"}, None, None),
+        ({"avx2"}, None, None),
+        ({"avx2", "fma"}, "avx2", "avx2"),
+        ({"avx2", "fma", *AVX512}, "avx512", "avx2"),
+        ({"avx2", "fma", *AVX512, "avx512_bf16"}, "avx512", "avx512"),
+    ],
+)
+def test_the_fastest_instructions_of_the_cpu_are_taken(
+    flags: set[str], in_float32: str | None, in_bfloat16: str | None
+) -> None:
+    assert kernel_build.best_isa(frozenset(flags), is_bfloat16=False) == in_float32
+    assert kernel_build.best_isa(frozenset(flags), is_bfloat16=True) == in_bfloat16
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_avx2_and_avx512_give_the_same_bits_in_float32(
+    window: int | None, tiny: LoadedModel, engine_cache: Path
+) -> None:
+    found = [
+        load_kernels(tiny.config, torch.float32, engine_cache, isa) for isa in ("avx2", "avx512")
+    ]
+    if found[0] is None or found[1] is None:
+        pytest.skip("no gcc, or a CPU without AVX-512")
+    results = []
+    for kernels in found:
+        torch.manual_seed(1)
+        rows, scale = torch.randn(130, 1100), torch.randn(1100)
+        panels, bias = to_panels(torch.randn(200, 1100)), torch.randn(200)
+        query, (keys, values) = torch.randn(200, 4, 32), torch.randn(2, 200, 2, 32)
+        packed = torch.zeros(packed_shape((2,), 200, 32))
+        kernels.pack(keys, values, packed, 0)
+        results.append(
+            (
+                packed,
+                kernels.linear(rows, panels, 200, bias),
+                kernels.silu_up(30 * rows),
+                kernels.rms_norm(rows, scale, 1e-5),
+                kernels.attend_run(query, packed, 0, window),
+            )
+        )
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_numbers_that_bfloat16_does_not_have_go_to_the_nearest(
+    isa: kernel_build.KernelIsa, tiny: LoadedModel, engine_cache: Path
+) -> None:
+    kernels = load_kernels(tiny.config, torch.bfloat16, engine_cache, isa)
+    if kernels is None:
+        pytest.skip(f"no gcc, or a CPU without {isa} (for bfloat16: AVX512_BF16)")
+    # Sums of two numbers that lie between two of bfloat16's, and ties to even.
+    first = torch.tensor([1.0, 1.0, 1.0078125, 3.0e38, float("nan"), -1.0]).bfloat16()
+    second = torch.tensor([2.0**-9, 2.0**-8, 2.0**-8, 3.0e38, 1.0, -3 * 2.0**-9]).bfloat16()
+    rows = torch.stack((first, second), dim=1).contiguous()
+    result = kernels.linear(rows, to_panels(torch.ones(1, 2, dtype=torch.bfloat16)), 1)[:, 0]
+    expected = (first.float() + second.float()).bfloat16()
+    assert torch.equal(result.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0))
+
+
 def test_without_a_compiler_the_engine_runs_on_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,5 +176,5 @@ def test_a_source_that_does_not_compile_is_no_failure(
 ) -> None:
     broken = tmp_path / "broken.c"
     broken.write_text("int main( {")
-    monkeypatch.setattr(kernel_build, "_SOURCE", broken)
-    assert kernel_build.build_kernels(tmp_path) is None
+    monkeypatch.setattr(kernel_build, "_SOURCES", (broken,))
+    assert kernel_build.build_kernels(tmp_path, is_bfloat16=False) is None
