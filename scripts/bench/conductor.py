@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.kv.ids import KEY_BYTES
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
 from shared.scheduling.effects import SendReserve
 from shared.scheduling.events import InstanceReported, PlaceAsked, ReserveAnswered

@@ -89,6 +89,9 @@ def problems_of(
         return problems + silent
     unready = (one for one in readiness.reports_of(state) if one.state != "ready")
     problems.extend(f"{one.id} is {one.state}" for one in unready)
+    problems.extend(
+        f"{one.id} ({one.service}) is quarantined: {one.reason}" for one in state.quarantined
+    )
     if not state.models:
         problems.append("no model is served")
     return problems
@@ -113,6 +116,7 @@ def _as_json(
         "instances": [report.model_dump(mode="json") for report in shown.instances],
         "nodes": [report.model_dump(mode="json") for report in shown.nodes],
         "gateways": [report.model_dump(mode="json") for report in shown.gateways],
+        "quarantined": [one.model_dump(mode="json") for one in shown.quarantined],
         "models": [{"name": m.name, "context_tokens": m.context_tokens} for m in shown.models],
     }
 

@@ -16,12 +16,14 @@ from shared.messages.common import (
 from shared.messages.conductor import Candidate as WireCandidate
 from shared.messages.conductor import Placement, PlaceReply, PlaceRequest, PredictionError
 from shared.messages.index import MatchReply
+from shared.messages.outcomes import KeptOutParty, Outcomes
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport
 from shared.scheduling.conductor_core import CoreSettings
 from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
-from shared.scheduling.events import BillFinished
+from shared.scheduling.events import BillFinished, OutcomeSeen
 from shared.scheduling.prediction_error import ErrorSummary
+from shared.scheduling.quarantine import KeptOut, Outcome
 from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     NO_SLO,
@@ -126,6 +128,31 @@ def bill_of(message: FinishedBill) -> BillFinished:
         ttft_s=real.ttft_s,
         output_tokens=message.output_tokens,
     )
+
+
+def outcomes_of(message: FinishedBill, prefill_s: float) -> tuple[OutcomeSeen, OutcomeSeen]:
+    """What a request that went well says of its instances; `prefill_s` as the model has it."""
+    real, predicted = message.real, message.predicted
+    took_s = real.compute_s
+    if message.attempts == 1:  # as its gateway saw it, whatever the instance says of itself
+        took_s = max(took_s, real.ttft_s - real.queue_s - real.load_s)
+    prefill = Outcome(message.prefill.node, True, took_s, prefill_s)
+    decode = Outcome(message.decode.node, True, real.tbt_s, predicted.tbt_s)
+    return (
+        OutcomeSeen("prefill", (message.prefill.id, message.prefill.incarnation), prefill),
+        OutcomeSeen("decode", (message.decode.id, message.decode.incarnation), decode),
+    )
+
+
+def outcomes_seen(message: Outcomes) -> list[OutcomeSeen]:
+    return [
+        OutcomeSeen(
+            service=item.service,
+            party=(item.id, item.incarnation),
+            outcome=Outcome(message.witness, item.is_good, item.took_s, item.expected_s),
+        )
+        for item in message.items
+    ]
 
 
 def _predicted(times: Times) -> PredictedTimes:
@@ -283,6 +310,22 @@ def _sources(sources: Sequence[Source]) -> FetchSource | None:
         for source in sources
     )
     return FetchSource(node=first.node, num_blocks=first.num_blocks, others=others)
+
+
+def kept_out_of(kept: Sequence[KeptOut], now_s: float) -> list[KeptOutParty]:
+    return [
+        KeptOutParty(
+            service=one.party[0],
+            id=one.party[1],
+            incarnation=one.party[2],
+            reason=one.reason,
+            state=one.state,
+            since_s=now_s - one.since_s,
+            left_s=max(0.0, one.until_s - now_s),
+            num_times=one.num_times,
+        )
+        for one in kept
+    ]
 
 
 def _times(times: PredictedTimes) -> Times:

@@ -25,6 +25,7 @@ from shared.messages.conductor import (
     StateReply,
 )
 from shared.messages.index import MatchReply, MatchRequest
+from shared.messages.outcomes import Outcomes
 from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
@@ -79,7 +80,15 @@ class Handlers:
         self._gateways.hear(report, self._clock())
 
     def on_bill(self, bill: FinishedBill) -> None:
+        cost = self._core.learnt(bill.model).cost
+        prefill_s = cost.prefill_s(bill.reuse.prompt_tokens, bill.reuse.cached_tokens)
+        for seen in convert.outcomes_of(bill, prefill_s):
+            self.feed(seen)
         self.feed(convert.bill_of(bill))
+
+    def on_outcomes(self, message: Outcomes) -> None:
+        for seen in convert.outcomes_seen(message):
+            self.feed(seen)
 
     def on_gone(self, role: Role, instance_id: str, incarnation: str) -> None:
         self._instances.forget(role, instance_id, incarnation)
@@ -201,6 +210,7 @@ class Handlers:
             ),
             is_journal_on=journal is not None and journal.is_on,
             journal_lost_total=0 if journal is None else journal.lost_total,
+            quarantined=convert.kept_out_of(self._core.view.quarantine.kept_out(now_s), now_s),
         )
 
     def endpoints(self) -> list[Endpoint[Any, Any]]:

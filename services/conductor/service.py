@@ -16,10 +16,12 @@ from services.conductor.settings import ConductorSettings
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
 from shared.messages.conductor import Asked, Misses
+from shared.messages.outcomes import Outcomes
 from shared.messages.reports import LEASE_S, GatewayReport, InstanceReport, NodeReport
 from shared.runtime.clock import monotonic_s
 from shared.runtime.lifecycle import Context
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostProfile
 from shared.scheduling.replication import ReplicationSettings
 
@@ -59,6 +61,7 @@ class ConductorService:
         await bus.subscribe(subjects.report("transfer", "*"), NodeReport, handlers.on_node)
         await bus.subscribe(subjects.report("gateway", "*"), GatewayReport, handlers.on_gateway)
         await bus.subscribe(subjects.FINISHED_BILLS, FinishedBill, handlers.on_bill)
+        await bus.subscribe(subjects.CONDUCTOR_OUTCOMES, Outcomes, handlers.on_outcomes)
         await context.serve(handlers.endpoints(), metadata={"policy": settings.policy})
         context.state = "ready"
 

@@ -15,6 +15,9 @@ from shared.messages.common import ErrorCode
 from shared.runtime.errors import ServiceError
 
 STOP_TIMEOUT_S = 2
+KEEP_ALIVE_S = 75
+"""Longer than clients keep an idle connection (5 s, load balancers 60 s): whoever closes one first
+must be the one who would use it next, or a question meets a connection that is being closed."""
 BACKLOG = 1_024
 
 
@@ -59,6 +62,7 @@ class HttpServer:
             date_header=False,
             server_header=False,
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             ssl_certfile=cert,
             ssl_keyfile=key,
         )

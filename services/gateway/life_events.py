@@ -119,6 +119,14 @@ class CancelAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Blame:
+    """An instance failed this request by its own fault, or by its node's."""
+
+    stage: Stage
+    instance: InstanceRef
+
+
+@dataclass(frozen=True, slots=True)
 class GiveTokens:
     """New tokens of the answer, in order, each exactly once."""
 
@@ -153,6 +161,7 @@ Effect = (
     | StartRun
     | PrefillDone
     | CancelAttempt
+    | Blame
     | GiveTokens
     | StageReported
     | Finish

@@ -15,6 +15,7 @@ from services.gateway.job import Job
 from services.gateway.life_events import (
     Abandoned,
     AskPlacement,
+    Blame,
     CancelAttempt,
     ChunkArrived,
     Effect,
@@ -40,6 +41,7 @@ from shared.messages.conductor import PlaceReply
 from shared.messages.tokens import TokenChunk
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.runtime.outcome_reporter import OutcomeReporter
 from shared.runtime.tasks import Tasks
 from shared.telemetry import about
 
@@ -54,6 +56,7 @@ class DriverParts:
     calls: AttemptCalls
     inbox: TokenInbox
     watch: InstanceWatch
+    outcomes: OutcomeReporter
 
 
 class RequestDriver:
@@ -125,6 +128,8 @@ class RequestDriver:
                 self._release_all()
                 cancel = self._parts.calls.cancel(self._job, effect)
                 start(cancel, name=f"cancel {self._job.request_id}")
+            case Blame(stage=stage, instance=blamed):
+                self._parts.outcomes.note(stage, blamed.id, blamed.incarnation, is_good=False)
             case StageReported():
                 self._record.note_stage(effect)
             case GiveTokens():

@@ -15,6 +15,7 @@ from services.gateway.idle_evidence import IdleEvidence
 from services.gateway.life_events import (
     Abandoned,
     AskPlacement,
+    Blame,
     CancelAttempt,
     ChunkArrived,
     Effect,
@@ -41,6 +42,16 @@ Phase = Literal["new", "placing", "waiting", "running", "ended"]
 # Errors that say nothing against the instance that raised them.
 _NO_BLAME = frozenset(
     {ErrorCode.NOT_RESERVED, ErrorCode.OVERLOADED, ErrorCode.CANCELLED, ErrorCode.KV_LOST}
+)
+# Errors of an instance that is going or was started anew: no work is judged by them.
+_LEAVING = frozenset(
+    {
+        ErrorCode.VOID_INCARNATION,
+        ErrorCode.DRAINING,
+        ErrorCode.POOL_LOST,
+        ErrorCode.NO_INSTANCE,
+        ErrorCode.UNKNOWN_INSTANCE,
+    }
 )
 
 
@@ -157,7 +168,8 @@ class RequestLife:
             return self._fail(error)  # waiting makes its first token no earlier
         if self._refused_since_s is None:
             self._refused_since_s = now_s
-        is_overload = error.code == ErrorCode.OVERLOADED and not self._tokens.given
+        # One that was placed already is accepted: that it has to be placed anew is not its fault.
+        is_overload = error.code == ErrorCode.OVERLOADED and not self.num_runs
         limits = self._limits
         patience_s = limits.overload_patience_s if is_overload else limits.no_instance_patience_s
         delay_s = self._next_delay_s()
@@ -226,12 +238,16 @@ class RequestLife:
     ) -> list[Effect]:
         own = placement.prefill if stage == "prefill" else placement.decode
         peer = placement.decode if stage == "prefill" else placement.prefill
+        blame: list[Effect] = []
         if error.code == ErrorCode.PEER_LOST:
             self._exclusions.add(peer.incarnation, now_s, is_final=False)
+            blame.append(Blame("decode" if stage == "prefill" else "prefill", peer))
         elif error.code not in _NO_BLAME:
             is_final = error.code == ErrorCode.VOID_INCARNATION
             self._exclusions.add(own.incarnation, now_s, is_final=is_final)
-        return self._try_again(error, now_s, needs_delay=error.code in _NO_BLAME)
+            if error.code not in _LEAVING:
+                blame.append(Blame(stage, own))
+        return blame + self._try_again(error, now_s, needs_delay=error.code in _NO_BLAME)
 
     def _on_lost(self, event: InstanceLost, placement: Placement, now_s: float) -> list[Effect]:
         is_prefill = event.incarnation == placement.prefill.incarnation

@@ -34,6 +34,7 @@ from shared.runtime.errors import ServiceError
 from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
 from shared.runtime.micro import Endpoint
+from shared.runtime.outcome_reporter import OutcomeReporter
 
 CANCELS_OUT_S = 1.0
 
@@ -90,9 +91,10 @@ class GatewayService:
             max_priority=settings.max_priority,
         )
         calls = AttemptCalls(bus, context.id, context.incarnation)
+        outcomes = OutcomeReporter(bus, context.id)
         self._generator = Generator(
             bus=bus,
-            parts=DriverParts(tasks, calls, inbox, watch),
+            parts=DriverParts(tasks, calls, inbox, watch, outcomes),
             view=view,
             prompts=prompts,
             bills=bills,
@@ -121,6 +123,7 @@ class GatewayService:
         self._heartbeat = Heartbeat(bus, report_subject, self._report)
         tasks.start_soon(self._heartbeat.run(), name="heartbeat")
         tasks.start_soon(view.keep_models(), name="models")
+        tasks.start_soon(outcomes.run(), name="outcomes")
         context.state = "ready"
 
     async def drain(self) -> None:

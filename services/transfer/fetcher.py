@@ -172,6 +172,7 @@ class Fetcher:
         """Hold the blocks wherever they are, read them, let go."""
         holders: list[Holder] = []
         failures: list[Exception] = []
+        started_s, moved_before = monotonic_s(), job.moved.total()
         sources = [source for source in replicas if source.num_blocks > start]
         try:
             async with asyncio.TaskGroup() as group:
@@ -181,6 +182,7 @@ class Fetcher:
             if not holders and failures:
                 raise failures[0]
             await self._move_blocks(job, start, holders)
+            self._judge(holders, monotonic_s() - started_s, job.moved.total() - moved_before)
         finally:
             for holder in holders:
                 if isinstance(holder.failure, PeerLost) and not holder.bad_keys:
@@ -190,6 +192,15 @@ class Fetcher:
                 )
                 self._tasks.start_contained(release, name="release at peer")
 
+    def _judge(self, holders: Sequence[Holder], took_s: float, num_bytes: int) -> None:
+        """What each holder did; with several of them nobody knows whose bytes took how long."""
+        for holder in holders:
+            if holder.failure is not None:
+                self._peers.evidence.bad(holder.node, holder.failure, took_s)
+            elif num_bytes:
+                alone = num_bytes if len(holders) == 1 else 0
+                self._peers.evidence.good(holder.node, took_s, alone)
+
     async def _hold(
         self,
         job: _Fetch,
@@ -198,6 +209,7 @@ class Fetcher:
         holders: list[Holder],
         failures: list[Exception],
     ) -> None:
+        started_s = monotonic_s()
         try:
             peer = await self._peers.find(source.node, self._pool, job.remaining_s)
             chain = job.keys[: source.num_blocks]
@@ -206,6 +218,7 @@ class Fetcher:
             )
         except (ServiceError, PeerLost, TimeoutError) as error:
             failures.append(error)
+            self._peers.evidence.bad(source.node, error, monotonic_s() - started_s)
             return
         if lease.slots:
             holders.append(Holder(source.node, peer, lease))

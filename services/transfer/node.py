@@ -10,11 +10,13 @@ from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import Peers
 from services.transfer.puller import Puller
+from services.transfer.read_evidence import ReadEvidence
 from services.transfer.settings import TransferSettings
 from shared.messages.common import ErrorCode, NodeRef
 from shared.messages.transfer import KvGeometry
 from shared.runtime.errors import ServiceError
 from shared.runtime.lifecycle import Context
+from shared.runtime.outcome_reporter import OutcomeReporter
 from shared.transport.copying import load_copier
 from shared.transport.node_files import NodeFiles
 from shared.transport.opening import (
@@ -95,7 +97,10 @@ class Node:
             max_peer_bytes=settings.peer_bytes_in_flight,
             background_share=settings.replicate_share,
         )
-        peers = Peers(context.bus, self.ref, settings.peer_timeout_s)
+        outcomes = OutcomeReporter(context.bus, self.ref.id)
+        context.tasks.start_soon(outcomes.run(), name="outcomes")
+        evidence = ReadEvidence(outcomes)
+        peers = Peers(context.bus, self.ref, settings.peer_timeout_s, evidence)
         router.on_peer_lost = lambda peer, reason: peers.lost(peer, reason)
         return FormattedNode(
             pool=pool,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.transfer.node_pool import NodePool
+from services.transfer.read_evidence import ReadEvidence
 from shared.kv.ids import BlockKey
 from shared.kv.lease import HOLDER_SHARE
 from shared.messages import subjects
@@ -50,7 +51,10 @@ class PeerLease:
 class Peers:
     """Descriptions are kept per incarnation: a node that restarts is described anew."""
 
-    def __init__(self, bus: Bus, own: NodeRef, timeout_s: float) -> None:
+    def __init__(
+        self, bus: Bus, own: NodeRef, timeout_s: float, evidence: ReadEvidence | None = None
+    ) -> None:
+        self.evidence = evidence or ReadEvidence()
         self._bus = bus
         self._own = own
         self._timeout_s = timeout_s

@@ -54,13 +54,14 @@ class Puller:
         finally:
             self._written -= written
         seconds = monotonic_s() - started_s
+        self._peers.evidence.good(request.node, seconds, num_bytes)
         self.traffic.moved("stream", {moved.transport: num_bytes}, seconds)
         return PullReply(moved_bytes=num_bytes, seconds=seconds, transport=moved.transport)
 
     async def _read(
         self, request: Pull, slices: list[Slice], num_bytes: int, deadline_s: float
     ) -> Moved:
-        node = request.node
+        node, evidence, started_s = request.node, self._peers.evidence, monotonic_s()
         try:
             peer = await self._peers.find(node, self._pool, deadline_s - monotonic_s())
             left_s = deadline_s - monotonic_s()
@@ -69,14 +70,17 @@ class Puller:
                 moved = await self._router.fetch(peer, slices, timeout_s=timeout_s)
         except PeerLost as error:
             self._peers.forget(node)
+            evidence.bad(node, error, monotonic_s() - started_s)
             raise ServiceError(ErrorCode.PEER_LOST, str(error), is_retryable=True) from None
-        except TimeoutError:
+        except TimeoutError as error:
+            evidence.bad(node, error, monotonic_s() - started_s)
             raise ServiceError(
                 ErrorCode.DEADLINE,
                 f"node {node.id} was not read within {request.remaining_ms} ms",
                 is_retryable=True,
             ) from None
         except ServiceError as error:
+            evidence.bad(node, error, monotonic_s() - started_s)
             if error.code in (ErrorCode.NO_INSTANCE, ErrorCode.DEADLINE):
                 raise ServiceError(
                     ErrorCode.PEER_LOST, f"node {node.id}: {error.message}", is_retryable=True

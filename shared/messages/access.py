@@ -74,6 +74,7 @@ ACCESS: dict[str, Access] = {
             subjects.CONDUCTOR_PLACE,
             subjects.CONDUCTOR_EXPLAIN,
             subjects.CONDUCTOR_MODELS,
+            subjects.CONDUCTOR_OUTCOMES,
             *_of_instances("run", "cancel", "ping"),
             *_reports("gateway"),
             subjects.FINISHED_BILLS,
@@ -106,6 +107,7 @@ ACCESS: dict[str, Access] = {
             subjects.CONDUCTOR_MODELS,
             subjects.CONDUCTOR_ASKED,
             subjects.CONDUCTOR_MISSES,
+            subjects.CONDUCTOR_OUTCOMES,
             *_reports("gateway", "transfer", *INSTANCES),
             subjects.FINISHED_BILLS,
         ),
@@ -139,6 +141,7 @@ ACCESS: dict[str, Access] = {
             subjects.index_events(ANY),
             # A node that leaves asks who could take its blocks over.
             subjects.CONDUCTOR_STATE,
+            subjects.CONDUCTOR_OUTCOMES,
             subjects.INDEX_MATCH,
             *_of_nodes("describe", "lease", "release", "replicate"),
             *_reports("transfer"),

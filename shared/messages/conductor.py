@@ -17,6 +17,7 @@ from shared.messages.common import (
     Traceparent,
 )
 from shared.messages.envelope import Message, Part
+from shared.messages.outcomes import KeptOutParty
 from shared.messages.reports import GatewayReport, InstanceReport, NodeReport
 
 
@@ -183,6 +184,8 @@ class StateReply(Message):
     journal_lost_total: int = 0
     """Steps that are not in the journal: the disk was too slow, or full."""
     is_journal_on: bool = False
+    quarantined: list[KeptOutParty] = []
+    """Kept out by what others saw of their work, though their heartbeats are healthy."""
 
 
 class ChangeReplicaRequest(Message):

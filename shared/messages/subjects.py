@@ -15,6 +15,7 @@ CONDUCTOR_CHANGE_REPLICA = f"{PREFIX}.conductor.change_replica"
 CONDUCTOR_MODELS = f"{PREFIX}.conductor.models"
 CONDUCTOR_ASKED = f"{PREFIX}.conductor.asked"
 CONDUCTOR_MISSES = f"{PREFIX}.conductor.misses"
+CONDUCTOR_OUTCOMES = f"{PREFIX}.conductor.outcomes"
 
 # --- cache-index -------------------------------------------------------------------------------
 INDEX_MATCH = f"{PREFIX}.index.match"

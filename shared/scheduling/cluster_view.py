@@ -19,6 +19,7 @@ from shared.scheduling.cost_model import CostModel
 from shared.scheduling.events import AskedElsewhere
 from shared.scheduling.instance_table import STATES, InstanceTable, Rows
 from shared.scheduling.node_loads import NodeLoads
+from shared.scheduling.quarantine import Quarantine
 from shared.scheduling.queue_discipline import NUM_SIZES, size_class
 from shared.scheduling.vocabulary import InstanceKey, InstanceView, PlacementRequest, Role
 
@@ -84,6 +85,7 @@ class ClusterView:
             "decode": InstanceTable(),
         }
         self.nodes = NodeLoads()
+        self.quarantine = Quarantine()
         self._neighbours = _Neighbours()
 
     # --- what instances say --------------------------------------------------------------------
@@ -278,7 +280,20 @@ class ClusterView:
             if hit.any():
                 counts[reason] = int(np.count_nonzero(hit))
                 left &= ~hit
+        kept_out = self.tables[role].rows_of(role, self.quarantine.parties_out(now_s))
+        out = left & _mask(len(left), kept_out)
+        if out.any() and (left & ~out).any():  # never the last one
+            counts["quarantined"] = int(np.count_nonzero(out))
+            left &= ~out
         return np.flatnonzero(left), counts
+
+    def began(self, role: Role, key: InstanceKey, now_s: float) -> None:
+        """Work goes to it: the one probe at a time of what is quarantined."""
+        seen = self.find(role, key)
+        self.quarantine.began((role, *key), now_s)
+        if seen is not None:
+            node = (seen.view.node, seen.view.node_incarnation)
+            self.quarantine.began(("transfer", *node), now_s)
 
     def _obstacles(
         self,

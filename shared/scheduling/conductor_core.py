@@ -10,14 +10,14 @@ next best, the other's promise is kept; when nobody is left the kept promise is 
 import copy
 import heapq
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from shared.scheduling import admission
-from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.cluster_view import ClusterView, Promise
-from shared.scheduling.cost_model import CostModel, CostProfile
+from shared.scheduling.core_settings import CoreSettings
+from shared.scheduling.cost_model import CostModel
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.effects import (
     AnswerPlaced,
@@ -33,6 +33,7 @@ from shared.scheduling.events import (
     InstanceLost,
     InstanceReported,
     NodeReported,
+    OutcomeSeen,
     PlaceAsked,
     ReserveAnswered,
     ReserveFailed,
@@ -49,7 +50,7 @@ from shared.scheduling.placement import (
     rank_prefills,
 )
 from shared.scheduling.policies.base import PlacementPolicy
-from shared.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
+from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.prediction_error import ErrorSummary
 from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
@@ -64,28 +65,6 @@ from shared.scheduling.vocabulary import (
 )
 
 MAX_GIVEN_UP = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    policy: str = DEFAULT_POLICY
-    balancing_threshold: float = 1.5
-    lease_s: float = 3.0
-    """An instance silent for longer is not chosen."""
-    promise_ttl_s: float = 2.0
-    place_timeout_s: float = 1.0
-    """Well below the time a promise stands, for the gateway must still come."""
-    max_asks: int = 8
-    """Reservations asked for one placement, both roles together."""
-    max_sources: int = 1
-    """Nodes that a prefix is fetched from at once; services set it to 2."""
-    profile: CostProfile = field(default_factory=CostProfile)
-    admission: AdmissionRule = DEFAULT_RULE
-    slo: Slo = NO_SLO
-    """Targets of every request, beside its own; without any nothing is refused for them."""
-    model_slos: Mapping[str, Slo] = field(default_factory=dict)
-    decode_time_s: float = 10.0
-    """How long a request is taken to decode until bills tell."""
 
 
 class ConductorCore:
@@ -125,6 +104,8 @@ class ConductorCore:
                 self.view.hear_asked(event, self.learnt(event.model).cost, now_s)
             case BillFinished():
                 self.learnt(event.model).learn(event)
+            case OutcomeSeen():
+                self.view.quarantine.note((event.service, *event.party), event.outcome, now_s)
             case TimerFired():
                 return self._on_timer(now_s)
             case _:
@@ -246,6 +227,7 @@ class ConductorCore:
             ends_s=now_s + self.settings.promise_ttl_s,
         )
         self.view.promise(role, key, place.place_id, promise)
+        self.view.began(role, key, now_s)
         if role == "prefill":
             count_fetch(self.view.nodes, request, winner, now_s, self.learnt(request.model).cost)
         return SendReserve(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shared.scheduling.quarantine import Outcome
 from shared.scheduling.vocabulary import (
     InstanceKey,
     InstanceView,
@@ -99,6 +100,17 @@ class BillFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomeSeen:
+    """How a piece of work went that somebody had from an instance or a node."""
+
+    service: str
+    """prefill, decode or transfer."""
+    party: tuple[str, str]
+    """(id, incarnation)"""
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The time of `next_deadline_s` has come."""
 
@@ -112,5 +124,6 @@ Event = (
     | AskedElsewhere
     | InstanceLost
     | BillFinished
+    | OutcomeSeen
     | TimerFired
 )

@@ -136,6 +136,16 @@ class InstanceTable:
         is_wanted[rows] = True
         return self._by_id[is_wanted[self._by_id]]
 
+    def rows_of(self, role: str, parties: Iterable[tuple[str, str, str]]) -> list[int]:
+        """Of these (service, id, incarnation): instances of this role, and those of nodes."""
+        rows: list[int] = []
+        for service, name, incarnation in parties:
+            if service == "transfer":
+                rows += self.rows_on.get((name, incarnation), [])
+            elif service == role and incarnation in self.row_of:
+                rows.append(self.row_of[incarnation])
+        return rows
+
     def scatter(self, found: Iterable[tuple[tuple[str, str], int]]) -> NDArray[np.int64]:
         """A number for each row from numbers by node; 0 where there is none."""
         rows: list[int] = []

@@ -10,13 +10,13 @@ from typing import Any
 
 from shared.scheduling import effects as effect_types
 from shared.scheduling import events as event_types
-from shared.scheduling import slo, vocabulary
+from shared.scheduling import quarantine, slo, vocabulary
 from shared.scheduling.effects import Effect
 from shared.scheduling.events import Event
 
 _TYPES = {
     name: kind
-    for module in (slo, vocabulary, event_types, effect_types)
+    for module in (slo, vocabulary, quarantine, event_types, effect_types)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and is_dataclass(kind)
 }

@@ -76,7 +76,7 @@ def rank_prefills(
         request=request,
         view=around.view,
         rows=rows,
-        matches=usable_matches(request, matches, around.view),
+        matches=usable_matches(request, matches, around.view, around.now_s),
         cost=around.cost,
         balancing_threshold=around.balancing_threshold,
         rng=around.rng,
@@ -129,15 +129,17 @@ def tbt_when_joined_s(
 
 
 def usable_matches(
-    request: PlacementRequest, matches: Sequence[NodeMatch], view: ClusterView
+    request: PlacementRequest, matches: Sequence[NodeMatch], view: ClusterView, now_s: float
 ) -> Mapping[tuple[str, str], NodeMatch]:
-    """Those of nodes that still are who they were when they held the blocks."""
+    """Those of nodes that still are who they were when they held the blocks, and can be read."""
     if not request.use_cache:
         return {}
     return {
         (match.node, match.incarnation): match
         for match in matches
-        if match.num_blocks > 0 and view.may_hold(match.node, match.incarnation)
+        if match.num_blocks > 0
+        and view.may_hold(match.node, match.incarnation)
+        and not view.quarantine.is_out(("transfer", match.node, match.incarnation), now_s)
     }
 
 

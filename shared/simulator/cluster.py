@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from shared.scheduling.admission import is_decode_over
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, Effect, SendReserve
 from shared.scheduling.events import BillFinished, Event, PlaceAsked, ReserveAnswered, TimerFired

@@ -22,12 +22,15 @@ from shared.transport.settling import settled
 from shared.transport.sieve import Sieve
 
 MAX_MAPPED_PEERS = 64
+LOOK_S = 2.0
+"""So often it is looked whether peers still run: what is mapped of a dead one stays in memory."""
 MIN_SHARE_BYTES = 1 << 20
 """Less is not worth waking another thread."""
 
 
 @dataclass(slots=True)
 class _Mapped:
+    peer: Peer
     segment: Segment
     stops: set[Stop] = field(default_factory=set)
     """One of each read that runs."""
@@ -54,6 +57,7 @@ class LocalTransport:
         self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="local-copy")
         self._peers: Sieve[tuple[str, str], _Mapped] = Sieve(MAX_MAPPED_PEERS)
+        self._look: asyncio.TimerHandle | None = None
 
     async def connect(self, peer: Peer) -> None:
         key = (peer.node, peer.incarnation)
@@ -68,7 +72,9 @@ class LocalTransport:
         if self._peers.peek(key) is not None:
             segment.close()  # two connected at once
             return
-        self._peers.put(key, _Mapped(segment))
+        self._peers.put(key, _Mapped(peer, segment))
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._end_dead)
         for idle in self._peers.evict(lambda each: bool(each.stops)):
             idle.segment.close()
 
@@ -124,7 +130,18 @@ class LocalTransport:
         if mapped is not None:
             mapped.end()
 
+    def _end_dead(self) -> None:
+        """Unmap peers whose process is gone; looks again while any is mapped."""
+        for mapped in self._peers.values():
+            if not _is_alive(mapped.peer):
+                self.abort(mapped.peer)
+        has_some = len(self._peers) > 0
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(LOOK_S, self._end_dead) if has_some else None
+
     async def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
         for mapped in self._peers.clear():
             mapped.end()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)

@@ -29,6 +29,10 @@ class Sieve(Generic[K, V]):
     def peek(self, key: K) -> V | None:
         return self._items.get(key)
 
+    def values(self) -> list[V]:
+        """Counts as no use."""
+        return list(self._items.values())
+
     def put(self, key: K, value: V) -> None:
         self.pop(key)
         self._items[key] = value

@@ -1,13 +1,16 @@
 """Two segments in one process: LocalTransport against the contract, and what only it has."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pytest
 
+from shared.transport import local
 from shared.transport.base import Peer, PeerLost
 from shared.transport.local import LocalTransport
 from shared.transport.node_files import NodeFiles, NodeLock
@@ -19,6 +22,7 @@ from tests.contracts.transport_contract import (
     fill,
     whole,
 )
+from tests.support.deadline import until
 
 
 class LocalBench:
@@ -95,3 +99,16 @@ async def test_an_unlinked_segment_of_a_living_peer_stays_readable(bench: LocalB
     bench.files.segment.unlink()
     assert await bench.transport.read(bench.peer, [whole(bench, 1, 2)], timeout_s=5) == 1
     assert np.array_equal(bench.own(2), data)
+
+
+async def test_what_is_mapped_of_a_dead_peer_is_given_back(
+    bench: LocalBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LOOK_S", 0.02)
+    before = psutil.Process().num_fds()
+    await bench.transport.connect(bench.peer)
+    assert psutil.Process().num_fds() > before
+    await asyncio.sleep(0.1)  # looked at several times
+    assert psutil.Process().num_fds() > before, "a living peer stays mapped"
+    bench.kill_peer()
+    await until(lambda: psutil.Process().num_fds() < before, what="it is unmapped")

@@ -77,6 +77,7 @@ def is_question(subject: str) -> bool:
     plain = (
         subjects.CONDUCTOR_ASKED,
         subjects.CONDUCTOR_MISSES,
+        subjects.CONDUCTOR_OUTCOMES,
         subjects.FINISHED_BILLS,
         subjects.INDEX_EXPECTED,
         subjects.INDEX_HEAT,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import httpx
 import psutil
 import pytest
-import redis
 
 from tests.support.cluster import HostedCluster, dummy_options
 from tests.support.deadline import wait_until
 from tests.support.load import Load
+from tests.support.redis_keys import lasting_keys
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 NUM_AT_ONCE = 16
@@ -34,22 +34,6 @@ def counts(cluster: HostedCluster) -> dict[str, tuple[int, int]]:
         process = psutil.Process(cluster.pid(name))
         found[name] = (process.num_fds(), process.num_threads())
     return found
-
-
-# One of each, whatever happens; some are made when they are needed first.
-BOOKS = {f"mp:{{nodes}}:{name}".encode() for name in ("collected", "horizon", "voided")}
-
-
-def redis_keys(cluster: HostedCluster) -> list[bytes]:
-    """Without the segments of the index, which are compared to the pools, and without leases, which
-    come, are renewed and end by time."""
-    with redis.Redis.from_url(cluster.redis_url) as client:
-        keys = [key for key in client.scan_iter(count=1_000) if client.pttl(key) < 0]
-    of_segments = (b"mp:{", b"mn:{")
-    others = [
-        key for key in keys if key.startswith(b"mp:{nodes}") or not key.startswith(of_segments)
-    ]
-    return sorted(key for key in others if key not in BOOKS)
 
 
 async def cancel_many(load: Load, num_cancels: int, rng: random.Random) -> Counter[str]:
@@ -92,7 +76,7 @@ async def check(load: Load, num_cancels: int) -> None:
     # Once before, so that pools of threads and connections are as large as they get.
     await cancel_many(load, 60, random.Random(1))
     await load.all_is_given_back()
-    before, keys = counts(cluster), redis_keys(cluster)
+    before, keys = counts(cluster), lasting_keys(cluster.redis_url)
     ended = await cancel_many(load, num_cancels, random.Random(2))
     assert ended["left"] > num_cancels / 2, ended
     assert set(ended) <= {"left", "answered 200", "answered 429", "answered 503"}, ended
@@ -107,7 +91,7 @@ async def check(load: Load, num_cancels: int) -> None:
         )
 
     await asyncio.to_thread(wait_until, are_back, timeout_s=20, what=f"{before}: counts are back")
-    assert redis_keys(cluster) == keys
+    assert lasting_keys(cluster.redis_url) == keys
     assert not cluster.deaths
     assert "Traceback" not in cluster.logs()
     for prompt, wanted in zip(load.prompts, load.wanted, strict=True):

@@ -18,6 +18,8 @@ from scripts.launcher.supervisor import RestartPolicy
 T = TypeVar("T")
 DUMMY_MODEL = "dummy:tiny"
 DUMMY_POOL_BYTES = 32 << 20
+START_TIMEOUT_S = 120.0
+"""Four workers import torch at once, beside other tests."""
 READY_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 90.0
 KEPT_LINES = 4000
@@ -50,7 +52,7 @@ class HostedCluster:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._started.wait(READY_TIMEOUT_S + 30)
+        self._started.wait(START_TIMEOUT_S + 30)
         if self._error is not None:
             self._thread.join()
             raise AssertionError(f"cluster did not start: {self._error}\n{self.logs()}")
@@ -161,7 +163,7 @@ class HostedCluster:
         async with self.cluster as cluster:
             self._folders += [cluster.folder.path, cluster.folder.shared_dir]
             try:
-                await cluster.wait_ready(READY_TIMEOUT_S)
+                await cluster.wait_ready(START_TIMEOUT_S)
                 self._started.set()
                 await self._closing.wait()
             finally:

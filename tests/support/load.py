@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from shared.messages import subjects
-from shared.messages.common import Empty
-from shared.messages.conductor import StateReply
-from shared.messages.index import IndexStats
+from scripts.soak.footprint import left_over
 from tests.support.api import Api
 from tests.support.cluster import HostedCluster
 from tests.support.deadline import until
@@ -128,19 +125,6 @@ class Load:
         return await asyncio.to_thread(self._left) == []
 
     def _left(self) -> list[str]:
-        bus, call = self.cluster.cluster.bus, self.cluster.call
-        state = call(bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=5))
-        index = call(bus.request(subjects.INDEX_STATS, Empty(), IndexStats, timeout_s=5))
         names = self.cluster.cluster.names
-        ready = {instance.id for instance in state.instances if instance.state == "ready"}
-        left = [f"{name} is not ready" for name in {*names.prefills, *names.decodes} - ready]
-        for instance in state.instances:
-            held = instance.capacity_tokens - instance.free_tokens
-            work = instance.queued_requests + instance.running + instance.queued_tokens + held
-            left += [f"{instance.id} has work"] * bool(work)
-        for node in state.nodes:
-            taken = node.slots_writing + node.slots_private + node.slots_leased
-            left += [f"{node.id} holds {taken}"] * bool(taken)
-            is_known = index.nodes.get(node.id, 0) == node.slots_sealed
-            left += [] if is_known else [f"the index differs from {node.id}"]
-        return left + [f"{gateway.id} has work" for gateway in state.gateways if gateway.in_flight]
+        held = left_over(self.cluster.cluster.bus, {*names.prefills, *names.decodes})
+        return self.cluster.call(held)

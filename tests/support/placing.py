@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, Effect, SendRelease, SendReserve
 from shared.scheduling.events import Event, InstanceReported, PlaceAsked, ReserveAnswered
 from shared.scheduling.journal import to_line

@@ -23,7 +23,8 @@ from shared.messages.reports import GatewayReport, NodeReport
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.journal import from_line
 from tests.support.conducting import Conducting
 from tests.support.deadline import until

@@ -2,10 +2,13 @@
 
 import random
 
+import pytest
+
 from services.gateway.idle_evidence import BOTH_IDLE_S, DECODE_IDLE_S
 from services.gateway.life_events import (
     Abandoned,
     AskPlacement,
+    Blame,
     CancelAttempt,
     ChunkArrived,
     Effect,
@@ -199,6 +202,38 @@ def test_overload_is_waited_for_shortly_and_then_told() -> None:
     assert attempt < 10
 
 
+def test_who_was_placed_once_is_accepted_and_waits_longer_for_room() -> None:
+    life = running_life()
+    life.on_event(InstanceLost("p", "gone", is_replaced=False), 1.0)
+    assert life.phase == "placing"
+    now_s, attempt = 1.0, 1
+    while life.on_event(PlacementRefused(attempt, refusal(ErrorCode.OVERLOADED)), now_s) == []:
+        due_s = life.next_deadline_s()
+        assert due_s is not None
+        now_s, attempt = due_s, attempt + 1
+        life.on_event(TimePassed(), now_s)
+    assert 25.0 < now_s < 31.0
+
+
+@pytest.mark.parametrize(
+    ("code", "stage", "blamed"),
+    [
+        (ErrorCode.INTERNAL, "prefill", "prefill"),
+        (ErrorCode.DEADLINE, "decode", "decode"),
+        (ErrorCode.PEER_LOST, "decode", "prefill"),
+        (ErrorCode.OVERLOADED, "decode", None),
+        (ErrorCode.DRAINING, "prefill", None),
+        (ErrorCode.VOID_INCARNATION, "prefill", None),
+    ],
+)
+def test_who_is_blamed_for_an_error(code: ErrorCode, stage: Stage, blamed: Stage | None) -> None:
+    effects = running_life().on_event(RunFailed(0, stage, refusal(code)), 1.0)
+    found = [effect for effect in effects if isinstance(effect, Blame)]
+    placed = placement()
+    wanted = {"prefill": placed.prefill, "decode": placed.decode}
+    assert found == ([] if blamed is None else [Blame(blamed, wanted[blamed])])
+
+
 def test_a_refusal_that_no_wait_helps_is_told_at_once() -> None:
     life = new_life()
     life.start(0.0)
@@ -226,7 +261,7 @@ def test_attempts_are_bounded() -> None:
     for attempt in range(5):
         effects = life.on_event(RunFailed(attempt, "decode", refusal(ErrorCode.INTERNAL)), 1.0)
         life.on_event(Placed(attempt + 1, placement()), 1.0)
-    assert [type(effect) for effect in effects] == [CancelAttempt, Fail]
+    assert [type(effect) for effect in effects] == [Blame, CancelAttempt, Fail]
     assert life.num_runs == 5
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shared.scheduling.admission import is_decode_over
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused

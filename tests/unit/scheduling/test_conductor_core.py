@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from shared.scheduling.conductor_core import ConductorCore, CoreSettings
+from shared.scheduling.conductor_core import ConductorCore
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import (
     AskedElsewhere,

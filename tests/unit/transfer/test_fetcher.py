@@ -16,6 +16,7 @@ from services.transfer.fetcher import Fetcher
 from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
+from services.transfer.read_evidence import ReadEvidence
 from shared.kv.block_keys import split
 from shared.kv.block_pool import SealItem
 from shared.kv.ids import BlockKey
@@ -49,6 +50,7 @@ class FakePeers:
     failure: Exception | None = None
     leased: list[list[BlockKey]] = field(default_factory=list)
     released: list[bytes] = field(default_factory=list)
+    evidence: ReadEvidence = field(default_factory=ReadEvidence)
 
     async def find(self, node: NodeRef, pool: NodePool, remaining_s: float) -> Peer:
         return Peer(node.id, node.incarnation)

@@ -12,6 +12,7 @@ import pytest
 from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.puller import Puller
+from services.transfer.read_evidence import ReadEvidence
 from shared.kv.ids import Slot
 from shared.messages.common import ErrorCode, NodeRef
 from shared.messages.pool import Pull, PullItem, PullReply
@@ -26,6 +27,8 @@ THERE = NodeRef(id="there", incarnation="1")
 
 
 class FakePeers:
+    evidence = ReadEvidence()
+
     async def find(self, node: NodeRef, pool: NodePool, remaining_s: float) -> Peer:
         return Peer(node.id, node.incarnation)
 

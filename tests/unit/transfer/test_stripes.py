@@ -16,6 +16,7 @@ from services.transfer.fetcher import Fetcher
 from services.transfer.flow import Flow
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
+from services.transfer.read_evidence import ReadEvidence
 from shared.kv.block_keys import split
 from shared.kv.ids import BlockKey
 from shared.messages.common import ErrorCode, FetchSource, NodeRef, Replica
@@ -71,6 +72,10 @@ class Cluster:
 
     def forget(self, node: NodeRef) -> None:
         return None
+
+    @property
+    def evidence(self) -> ReadEvidence:
+        return ReadEvidence()
 
     async def fetch(self, depths: tuple[int, ...] = (NUM_BLOCKS,) * 3) -> FetchBlocksReply:
         replicas = [

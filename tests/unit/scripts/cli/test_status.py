@@ -4,6 +4,7 @@ from scripts.cli.status import ROLES, problems_of
 from shared.messages.conductor import ModelInfo, StateReply
 from shared.messages.index import IndexStats
 from shared.messages.micro import MicroPing
+from shared.messages.outcomes import KeptOutParty
 from shared.messages.reports import GatewayReport
 
 PROCESSES = [
@@ -37,4 +38,20 @@ def test_an_index_without_redis_and_a_conductor_that_says_nothing_are_problems()
         "cache-index-1 cannot reach Redis",
         "cache-index-2 does not say how it is",
         "no conductor says what it sees",
+    ]
+
+
+def test_who_is_quarantined_is_a_problem_with_its_reason() -> None:
+    sick = KeptOutParty(
+        service="transfer",
+        id="node-1",
+        incarnation="1",
+        reason="3 of 3 failed, 0% elsewhere",
+        state="out",
+        since_s=2.0,
+        left_s=3.0,
+        num_times=1,
+    )
+    assert problems_of(PROCESSES, STATE.model_copy(update={"quarantined": [sick]}), [INDEX]) == [
+        "node-1 (transfer) is quarantined: 3 of 3 failed, 0% elsewhere"
     ]
