@@ -19,7 +19,7 @@ from shared.messages.index import MatchReply
 from shared.messages.outcomes import KeptOutParty, Outcomes
 from shared.messages.prefill import Cancel, Reserve
 from shared.messages.reports import InstanceReport
-from shared.scheduling.conductor_core import CoreSettings
+from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import BillFinished, OutcomeSeen
 from shared.scheduling.prediction_error import ErrorSummary

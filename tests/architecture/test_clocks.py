@@ -9,8 +9,12 @@ TIME_OF_DAY = {
     for name in ("time", "time_ns", "localtime", "gmtime", "clock_gettime", "clock_gettime_ns")
 } | {(kind, name) for kind in ("datetime", "date") for name in ("now", "utcnow", "today")}
 
-# Dates that a person or a model reads.
-FOR_READERS = {"services/gateway/openai_responses.py", "shared/checkpoint/chat_template.py"}
+# Dates that a person or a model reads, and the times of spans that a collector shows.
+FOR_READERS = {
+    "services/gateway/openai_responses.py",
+    "shared/checkpoint/chat_template.py",
+    "shared/telemetry/otel_spans.py",
+}
 
 
 def uses_in(source: str) -> list[str]:
