@@ -19,6 +19,7 @@ from services.transfer.peers import PeerLease
 from services.transfer.pins import Pins
 from services.transfer.promoter import Promoter
 from services.transfer.puller import Puller
+from services.transfer.read_evidence import ReadEvidence
 from services.transfer.replicator import Replicator
 from services.transfer.worker_calls import Session, WorkerCalls
 from shared.kv.ids import BlockKey, Generation, Slot
@@ -87,6 +88,7 @@ class _Peers:
     def __init__(self, own: NodeRef, nodes: dict[str, "PoolNode"]) -> None:
         self._own = own
         self._nodes = nodes
+        self.evidence = ReadEvidence()
 
     async def find(self, node: NodeRef, pool: NodePool, remaining_s: float) -> Peer:
         self._at(node)

@@ -44,7 +44,7 @@ async def test_a_cancel_is_said_again_when_instances_may_not_be_back_on_the_bus(
 
     class OneJob:
         request_id = "r"
-        traceparent = None
+        traceparent = ""
 
     await calls.cancel(cast(Job, OneJob()), CancelAttempt(0, PREFILL, DECODE, "over"))
     assert bus.asked == {
