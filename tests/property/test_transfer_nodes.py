@@ -5,7 +5,6 @@ is lost, and none is used again while a transfer may still write it.
 
 import asyncio
 import random
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -95,20 +94,28 @@ class TransferMachine(TwoNodes):
         task = attached.worker.start_on(self.loop, "fetch", request)
         attached.running.append(Running(task, handle, keys))
 
-    @rule(name=NAMES, number=WORKERS, handle=HANDLES, seconds=TIMES, data=st.data())
-    def pull(self, name: str, number: int, handle: str, seconds: float, data: Any) -> None:
+    @rule(
+        name=NAMES,
+        number=WORKERS,
+        handle=HANDLES,
+        seconds=TIMES,
+        latency_s=st.sampled_from([0.0, 0.05, 5.0]),
+        which=st.integers(0, NUM_SLOTS - 1),
+    )
+    def pull(
+        self, name: str, number: int, handle: str, seconds: float, latency_s: float, which: int
+    ) -> None:
         """From what a worker of the other node holds; it goes on while other things happen."""
         other = self.other(name).ref
-        there = [
-            kept
-            for (each, _), attached in self.attached.items()
-            if each == other.id
-            for of_handle in attached.kept.values()
-            for kept in of_handle
-        ]
+        if not self.kept_at(other.id):
+            self.keep_private(other.id, number, handle)
+        there = self.kept_at(other.id)
         if not there:
             return
-        source = data.draw(st.sampled_from(there))
+        source = there[which % len(there)]
+        way = self.way(name)
+        if way is not None:
+            way.latency_s = latency_s
         for slot, _ in self.written(name, number, handle, [b"nothing yet"]):
             item = PullItem(
                 peer_slot=source.slot,
@@ -125,12 +132,14 @@ class TransferMachine(TwoNodes):
             task = attached.worker.start_on(self.loop, "pull", request)
             attached.running.append(Running(task, handle, [], slot, source.content))
 
-    @rule(name=NAMES, number=WORKERS)
-    def seal_what_is_still_pulled(self, name: str, number: int) -> None:
+    @precondition(lambda self: self.pulling())
+    @rule(which=st.integers(0, 3))
+    def seal_what_is_still_pulled(self, which: int) -> None:
+        pulling = self.pulling()
+        name, number = pulling[which % len(pulling)]
         attached = self.attached[name, number]
         self.run(asyncio.sleep(0))
-        pulls = [call for call in attached.running if call.target is not None]
-        for call in pulls[:1]:
+        for call in [call for call in attached.running if call.target is not None][:1]:
             assert call.target is not None
             generation = self.nodes[name].pool.blocks.generation(Slot(call.target))
             block = SealBlock(slot=call.target, generation=generation, valid_tokens=4)

@@ -91,6 +91,24 @@ class TwoNodes(RuleBasedStateMachine):
                     found = self.nodes[name].pool.segment.block(call.target)
                     assert np.array_equal(found, bytes_of(call.content)), "a pull brought others"
 
+    def kept_at(self, name: str) -> list[Kept]:
+        """By all workers of the node."""
+        return [
+            kept
+            for (each, _), attached in self.attached.items()
+            if each == name
+            for of_handle in attached.kept.values()
+            for kept in of_handle
+        ]
+
+    def pulling(self) -> list[tuple[str, int]]:
+        """Workers with a pull that has not been answered."""
+        return [
+            which
+            for which, attached in self.attached.items()
+            if any(call.target is not None for call in attached.running)
+        ]
+
     def keep(self, attached: Attached, handle: str, keys: list[BlockKey], blocks: Blocks) -> None:
         kept = [
             Kept(slot, generation, key)
