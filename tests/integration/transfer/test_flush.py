@@ -1,6 +1,7 @@
 """Operators empty a node and take it out of work: never under what somebody holds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,9 +149,11 @@ async def test_a_node_is_taken_out_of_work_and_back(host: TransferHost, bus: Bus
 
     await bus.subscribe(subjects.report("transfer", "*"), NodeReport, note)
     await until(lambda: {a.node, b.node} <= set(reports), what="both report")
-    conductor = await bus.client.subscribe(
-        subjects.CONDUCTOR_STATE, cb=lambda msg: _answer(bus, msg.reply, list(reports.values()))
-    )
+
+    async def as_conductor(msg: Any) -> None:
+        await bus.publish(msg.reply, StateReply(conductor="c", nodes=list(reports.values())))
+
+    conductor = await bus.client.subscribe(subjects.CONDUCTOR_STATE, cb=as_conductor)
     reply = await drain(is_over=False)
     assert (reply.state, reply.moved_bytes) == ("draining", 6 * GEOMETRY.block_bytes)
     assert len((await there.lease("r3/0", chain)).slots) == 6
@@ -163,8 +166,3 @@ async def test_a_node_is_taken_out_of_work_and_back(host: TransferHost, bus: Bus
     await conductor.unsubscribe()
     here.close()
     there.close()
-
-
-async def _answer(bus: Bus, reply: str, nodes: list[NodeReport]) -> None:
-    """As a conductor would, which is not there in this test."""
-    await bus.publish(reply, StateReply(conductor="c", nodes=nodes))
