@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.docs.sample import Sample
-from shared.messages import bill, common, conductor, decode, index, prefill, reports, tokens, worker
+from shared.messages import (
+    bill,
+    common,
+    conductor,
+    decode,
+    index,
+    outcomes,
+    prefill,
+    recent,
+    reports,
+    tokens,
+    worker,
+)
 from shared.messages import subjects as s
 from shared.messages import trace as life
 from shared.messages import transfer as pool
@@ -98,6 +110,12 @@ CONDUCTOR = Family(
             (s.CONDUCTOR_MISSES,),
             "Between conductors: prefixes that were not where a request ran.",
             conductor.Misses,
+        ),
+        Entry(
+            (s.CONDUCTOR_OUTCOMES,),
+            "To every conductor: how reads, steps and attempts went, by which it keeps out what is "
+            "healthy and fails.",
+            outcomes.Outcomes,
         ),
     ),
 )
@@ -284,7 +302,7 @@ TRANSFER = Family(
             "Forget every block that nobody holds; `moonpool flush`.",
             pool.FlushRequest,
             pool.FlushReply,
-            _empty,
+            lambda _: {"is_ssd": False},
         ),
     ),
 )
@@ -356,6 +374,13 @@ GATEWAY = Family(
             bill.BillRequest,
             bill.FinishedBill,
             lambda one: {"request_id": one.request_id},
+        ),
+        Entry(
+            (s.gateway_recent("<gateway>"),),
+            "The requests that ended last, with their bills and decisions, from a number on.",
+            recent.RecentRequest,
+            recent.RecentReply,
+            _empty,
         ),
         Entry(
             (s.gateway_tokens("<gateway>", "<request>", 0).removesuffix("0") + "<attempt>",),

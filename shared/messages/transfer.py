@@ -144,10 +144,11 @@ class DropReply(Message):
 class FlushRequest(Message):
     """Operator: the node forgets every block that nobody holds, and with `is_ssd` the SSD's too.
 
-    What is leased, pinned, read or being written stays, with the blocks before it.
+    What is leased, pinned, read or being written stays, with the blocks before it. `is_ssd` must be
+    there: an empty message flushes nothing.
     """
 
-    is_ssd: bool = False
+    is_ssd: bool
 
 
 class FlushReply(Message):
@@ -161,10 +162,11 @@ class FlushReply(Message):
 class NodeDrain(Message):
     """Operator: take no new workers and copies, and hand other nodes what is worth it.
 
-    The node stays and is read from; `is_over` ends it.
+    The node stays and is read from; `is_over` ends it, and must be there: an empty message drains
+    nobody.
     """
 
-    is_over: bool = False
+    is_over: bool
     remaining_ms: Annotated[int, Field(ge=1, le=600_000)] = 30_000
     """For handing over; the reply comes after it."""
 

@@ -17,10 +17,11 @@ class SetRole(Message):
 class Drain(Message):
     """Operator: promise no more room and finish what runs; `is_over`: promise again.
 
-    Answered at once; reports tell when nothing runs any more. Another role ends it too.
+    Answered at once; reports tell when nothing runs any more. Another role ends it too. The field
+    must be there, so that an empty message drains nobody.
     """
 
-    is_over: bool = False
+    is_over: bool
 
 
 class DrainReply(Message):

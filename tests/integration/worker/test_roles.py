@@ -91,7 +91,7 @@ async def test_a_drained_instance_finishes_what_runs_and_can_be_taken_back(nodes
     async with asyncio.timeout(5):
         await gate.entered.wait()
     subject = subjects.instance("decode", worker.process.id, "drain")
-    reply = await bench.bus.request(subject, Drain(), DrainReply, timeout_s=5)
+    reply = await bench.bus.request(subject, Drain(is_over=False), DrainReply, timeout_s=5)
     assert reply.state == "draining"
     refused = await bench.reserve(worker, bench.new_ref(), tokens)
     assert not refused.is_accepted
