@@ -106,12 +106,13 @@ async def collect(cluster: LocalCluster, http: httpx.AsyncClient) -> dict[str, s
 
 
 async def serve(cluster: LocalCluster, http: httpx.AsyncClient, seed: int = 0) -> Sample:
-    """Requests that hit locally and remotely, with decode on the other node."""
+    """Requests that hit locally and remotely, and one with decode on the other node."""
     tokens = np.random.default_rng(seed).integers(3, 500, NUM_TOKENS).astype(np.int32)
-    for number, (prefill, decode_) in enumerate(((1, 2), (1, 1), (2, 1)), start=1):
+    runs = ((tokens[::-1], 1, 2), (tokens, 1, 1), (tokens, 1, 1), (tokens, 2, 2))
+    for number, (prompt, prefill, decode_) in enumerate(runs, start=1):
         body = {
             "model": cluster.options.model,
-            "prompt": tokens.tolist(),
+            "prompt": prompt.tolist(),
             "max_tokens": 4,
             "placement": {"prefill": f"prefill-{prefill}", "decode": f"decode-{decode_}"},
         }
