@@ -29,6 +29,7 @@ def moonpool(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_engine_bench_measures_and_leaves_bars_of_absent_peers_open(tmp_path: Path) -> None:
     groups = ("--only", "prefill", "--only", "self-test")
     done = moonpool(
@@ -53,6 +54,7 @@ def test_the_engine_bench_measures_and_leaves_bars_of_absent_peers_open(tmp_path
     assert done.returncode == (0 if report["ok"] else 1)
 
 
+@pytest.mark.slow
 def test_the_overhead_bench_takes_the_engines_time_off(tmp_path: Path) -> None:
     done = moonpool(tmp_path, "overhead", "--requests", "5", "--json")
     report = json.loads(done.stdout)

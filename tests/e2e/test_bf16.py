@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 GRID = 512
 
 
+@pytest.mark.slow
 def test_a_bf16_cluster_serves_hits_of_every_kind_and_lets_no_other_format_join(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:

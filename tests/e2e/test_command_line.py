@@ -136,6 +136,7 @@ def test_up_serves_until_ctrl_c_and_leaves_nothing(up: Up) -> None:
     assert json.loads(up.run("status", "--json").stdout)["ok"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_killed_launcher_leaves_nothing_either(up: Up) -> None:
     ready = up.wait_ready()

@@ -17,6 +17,7 @@ NUM_TOKENS = 600
 """Two chunks of the grid and a part of a third."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lane", LANES)
 async def test_kv_moves_over_rdma_and_the_bill_names_it(
     lane: str, nats_url: str, redis_url: str, tmp_path: Path

@@ -51,7 +51,10 @@ def test_decode_on_another_node_gives_the_same_tokens_and_moves_the_kv(api: Api)
     assert across.served["streamed_bytes"] >= (2 * GRID + 7) * 46_080
 
 
-@pytest.mark.parametrize("tokens", [1, 255, GRID, GRID + 1, 2 * GRID])
+@pytest.mark.parametrize(
+    "tokens",
+    [1, 255, GRID, *(pytest.param(n, marks=pytest.mark.slow) for n in (GRID + 1, 2 * GRID))],
+)
 def test_a_full_hit_computes_the_last_chunk_again(api: Api, tokens: int) -> None:
     prompt = prompt_of(100 + tokens, tokens)
     cold = api.complete(prompt, cache="off")
