@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import numpy as np
 
+from scripts.docs.entries import Entry
 from scripts.docs.nats_page import MICRO, example_subject
 from scripts.docs.sample import Sample
 from scripts.docs.shorten import shorten
-from scripts.docs.subject_list import ENTRIES, Entry
+from scripts.docs.subject_list import ENTRIES
 from scripts.launcher.cluster import LocalCluster
 from scripts.launcher.readiness import ask_conductor
 from shared.kv.block_keys import chain_keys

@@ -8,8 +8,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from scripts.docs.entries import Entry
 from scripts.docs.sample import NAMES
-from scripts.docs.subject_list import ENTRIES, FAMILIES, Entry
+from scripts.docs.subject_list import ENTRIES, FAMILIES
 from shared.messages import subjects
 from shared.messages.access import ACCESS, covers
 from shared.messages.envelope import Message

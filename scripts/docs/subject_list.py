@@ -1,10 +1,6 @@
 """Every subject with its schemas and an example, as docs/nats.md shows them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from scripts.docs.sample import Sample
+from scripts.docs.entries import ROLES, SERVICES, Entry, Family, empty, of_roles
 from shared.messages import (
     bill,
     common,
@@ -21,40 +17,7 @@ from shared.messages import (
 from shared.messages import subjects as s
 from shared.messages import trace as life
 from shared.messages import transfer as pool
-from shared.messages.envelope import Message
 from shared.runtime.lifecycle import PingRequest
-
-ROLES = ("prefill", "decode")
-SERVICES = ("gateway", "conductor", "cache-index", "transfer", *ROLES)
-Ask = Callable[[Sample], dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One operation. `subjects` have names in angle brackets; without a reply it is plain."""
-
-    subjects: tuple[str, ...]
-    text: str
-    message: type[Message]
-    reply: type[Message] | None = None
-    ask: Ask | None = None
-    """The example: asked in JSON. None: what is sent while requests are served is shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    title: str
-    text: str
-    entries: tuple[Entry, ...]
-
-
-def _empty(_: Sample) -> dict[str, Any]:
-    return {}
-
-
-def _of_roles(operation: str) -> tuple[str, ...]:
-    return tuple(s.instance(role, f"<{role}>", operation) for role in ROLES)
-
 
 CONDUCTOR = Family(
     "Conductor",
@@ -66,14 +29,14 @@ CONDUCTOR = Family(
             "predictions did.",
             common.Empty,
             conductor.StateReply,
-            _empty,
+            empty,
         ),
         Entry(
             (s.CONDUCTOR_MODELS,),
             "The models that ready instances serve, with the root of their keys.",
             common.Empty,
             conductor.ModelsReply,
-            _empty,
+            empty,
         ),
         Entry(
             (s.CONDUCTOR_EXPLAIN,),
@@ -157,14 +120,14 @@ INDEX = Family(
             "What one cache-index knows and has seen.",
             common.Empty,
             index.IndexStats,
-            _empty,
+            empty,
         ),
         Entry(
             (s.cache_index("<cache-index>", "stats"),),
             "The same of this very one.",
             common.Empty,
             index.IndexStats,
-            _empty,
+            empty,
         ),
         Entry(
             (s.cache_index("<cache-index>", "contents"),),
@@ -237,7 +200,7 @@ TRANSFER = Family(
             "What the node holds and how peers read it.",
             common.Empty,
             pool.DescribeReply,
-            _empty,
+            empty,
         ),
         Entry(
             (s.transfer("<node>", "lease"),),
@@ -264,7 +227,7 @@ TRANSFER = Family(
             "A page of the blocks that are readable.",
             index.InventoryRequest,
             index.InventoryReply,
-            _empty,
+            empty,
         ),
         Entry(
             (s.transfer("<node>", "pin"),),
@@ -312,7 +275,7 @@ WORKERS = Family(
     "That instance answers.",
     (
         Entry(
-            _of_roles("reserve"),
+            of_roles("reserve"),
             "Promise room for an attempt, for a short time.",
             prefill.Reserve,
             prefill.ReserveReply,
@@ -341,21 +304,21 @@ WORKERS = Family(
             decode.HandoffReply,
         ),
         Entry(
-            _of_roles("cancel"),
+            of_roles("cancel"),
             "End an attempt or a reservation; an unknown one is ignored.",
             prefill.Cancel,
             common.Ok,
             lambda _: {"ref": {"request_id": "r1", "gateway": "g1", "gateway_incarnation": "i1"}},
         ),
         Entry(
-            _of_roles("drain"),
+            of_roles("drain"),
             "Promise no more room and finish what runs, or end that; `moonpool drain`.",
             worker.Drain,
             worker.DrainReply,
             lambda _: {"is_over": True},
         ),
         Entry(
-            _of_roles("role"),
+            of_roles("role"),
             "Drain, then go on in another role; `moonpool role`.",
             worker.SetRole,
             common.Ok,
@@ -380,7 +343,7 @@ GATEWAY = Family(
             "The requests that ended last, with their bills and decisions, from a number on.",
             recent.RecentRequest,
             recent.RecentReply,
-            _empty,
+            empty,
         ),
         Entry(
             (s.gateway_tokens("<gateway>", "<request>", 0).removesuffix("0") + "<attempt>",),
@@ -399,7 +362,7 @@ OF_ALL = Family(
             "Who this process is and whether it is ready. No responder: it is gone.",
             PingRequest,
             reports.PingReply,
-            _empty,
+            empty,
         ),
         Entry(
             tuple(s.report(role, f"<{role}>") for role in ROLES),

@@ -134,10 +134,15 @@ def outcomes_of(message: FinishedBill, prefill_s: float) -> tuple[OutcomeSeen, O
     """What a request that went well says of its instances; `prefill_s` as the model has it."""
     real, predicted = message.real, message.predicted
     took_s = real.compute_s
-    if message.attempts == 1:  # as its gateway saw it, whatever the instance says of itself
+    if (
+        message.attempts == 1 and real.overhead_s > 0
+    ):  # as its gateway saw it, whatever the instance says of itself;
+        # without overhead it waited for a place
         took_s = max(took_s, real.ttft_s - real.queue_s - real.load_s)
     prefill = Outcome(message.prefill.node, True, took_s, prefill_s)
-    decode = Outcome(message.decode.node, True, real.tbt_s, predicted.tbt_s)
+    # One token has no time between tokens.
+    expected_s = predicted.tbt_s if message.output_tokens > 1 else 0.0
+    decode = Outcome(message.decode.node, True, real.tbt_s, expected_s)
     return (
         OutcomeSeen("prefill", (message.prefill.id, message.prefill.incarnation), prefill),
         OutcomeSeen("decode", (message.decode.id, message.decode.incarnation), decode),

@@ -53,6 +53,10 @@ _LEAVING = frozenset(
         ErrorCode.UNKNOWN_INSTANCE,
     }
 )
+# Errors that are the request's own.
+_OF_REQUEST = frozenset(
+    {ErrorCode.BAD_REQUEST, ErrorCode.CONTEXT_EXCEEDED, ErrorCode.UNKNOWN_MODEL}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,8 @@ class RequestLife:
         elif error.code not in _NO_BLAME:
             is_final = error.code == ErrorCode.VOID_INCARNATION
             self._exclusions.add(own.incarnation, now_s, is_final=is_final)
-            if error.code not in _LEAVING:
+            is_late = error.code == ErrorCode.DEADLINE and not error.is_retryable
+            if error.code not in _LEAVING | _OF_REQUEST and not is_late:
                 blame.append(Blame(stage, own))
         return blame + self._try_again(error, now_s, needs_delay=error.code in _NO_BLAME)
 

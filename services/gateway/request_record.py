@@ -25,11 +25,14 @@ class RequestRecord:
         self._reuse: dict[tuple[int, Stage], Reuse] = {}
         self._given_s: list[float] = []
         self.num_attempts = 0
+        self._had_to_wait = False
+        """For a place: what passed then is not what every request costs."""
         self.decisions: list[Decision] = []
         """What conductors said, the latest last."""
 
     def note_decision(self, attempt: int, reply: PlaceReply) -> None:
         """A request that waits for room asks again: of equal refusals the last one is kept."""
+        self._had_to_wait = self._had_to_wait or reply.placement is None
         if self.decisions and self.decisions[-1].placement is None:
             self.decisions.pop()
         decision = Decision.of(attempt, reply)
@@ -117,9 +120,10 @@ class RequestRecord:
             return None
         prefill, decode = self._times.get("prefill") or Times(), self._times.get("decode")
         known_s = max(prefill.queue_s, prefill.load_s) + prefill.compute_s
+        is_usual = self.num_attempts == 1 and not self._had_to_wait
         real = prefill.model_copy(
             update={
-                "overhead_s": max(self.ttft_s - known_s, 0.0),
+                "overhead_s": max(self.ttft_s - known_s, 0.0) if is_usual else 0.0,
                 "handoff_s": decode.handoff_s if decode is not None else 0.0,
                 "ttft_s": self.ttft_s,
                 "tbt_s": slo.tbt_s(self._given_s),

@@ -172,7 +172,7 @@ class Fetcher:
         """Hold the blocks wherever they are, read them, let go."""
         holders: list[Holder] = []
         failures: list[Exception] = []
-        started_s, moved_before = monotonic_s(), job.moved.total()
+        moved_before = job.moved.total()
         sources = [source for source in replicas if source.num_blocks > start]
         try:
             async with asyncio.TaskGroup() as group:
@@ -182,7 +182,7 @@ class Fetcher:
             if not holders and failures:
                 raise failures[0]
             await self._move_blocks(job, start, holders)
-            self._judge(holders, monotonic_s() - started_s, job.moved.total() - moved_before)
+            self._judge(holders, job.moved.total() - moved_before)
         finally:
             for holder in holders:
                 if isinstance(holder.failure, PeerLost) and not holder.bad_keys:
@@ -192,14 +192,16 @@ class Fetcher:
                 )
                 self._tasks.start_contained(release, name="release at peer")
 
-    def _judge(self, holders: Sequence[Holder], took_s: float, num_bytes: int) -> None:
+    def _judge(self, holders: Sequence[Holder], num_bytes: int) -> None:
         """What each holder did; with several of them nobody knows whose bytes took how long."""
         for holder in holders:
+            if not holder.was_asked:
+                continue  # it waited here: for slots, or for its turn
             if holder.failure is not None:
-                self._peers.evidence.bad(holder.node, holder.failure, took_s)
+                self._peers.evidence.bad(holder.node, holder.failure, holder.read_s)
             elif num_bytes:
                 alone = num_bytes if len(holders) == 1 else 0
-                self._peers.evidence.good(holder.node, took_s, alone)
+                self._peers.evidence.good(holder.node, holder.read_s, alone)
 
     async def _hold(
         self,

@@ -54,7 +54,6 @@ class Puller:
         finally:
             self._written -= written
         seconds = monotonic_s() - started_s
-        self._peers.evidence.good(request.node, seconds, num_bytes)
         self.traffic.moved("stream", {moved.transport: num_bytes}, seconds)
         return PullReply(moved_bytes=num_bytes, seconds=seconds, transport=moved.transport)
 
@@ -62,10 +61,12 @@ class Puller:
         self, request: Pull, slices: list[Slice], num_bytes: int, deadline_s: float
     ) -> Moved:
         node, evidence, started_s = request.node, self._peers.evidence, monotonic_s()
+        asked_s: float | None = None
         try:
             peer = await self._peers.find(node, self._pool, deadline_s - monotonic_s())
             left_s = deadline_s - monotonic_s()
             async with self._flow.turn_within(left_s, node.id, num_bytes, Urgency.STREAM):
+                asked_s = monotonic_s()
                 timeout_s = max(deadline_s - monotonic_s(), 0.0)
                 moved = await self._router.fetch(peer, slices, timeout_s=timeout_s)
         except PeerLost as error:
@@ -73,7 +74,8 @@ class Puller:
             evidence.bad(node, error, monotonic_s() - started_s)
             raise ServiceError(ErrorCode.PEER_LOST, str(error), is_retryable=True) from None
         except TimeoutError as error:
-            evidence.bad(node, error, monotonic_s() - started_s)
+            if asked_s is not None:  # else it waited here, for its turn
+                evidence.bad(node, error, monotonic_s() - asked_s)
             raise ServiceError(
                 ErrorCode.DEADLINE,
                 f"node {node.id} was not read within {request.remaining_ms} ms",
@@ -91,6 +93,7 @@ class Puller:
             raise ServiceError(
                 ErrorCode.KV_LOST, f"slot {lost} of node {node.id} is in another use by now"
             )
+        evidence.good(node, monotonic_s() - asked_s, num_bytes)
         return moved
 
     def _slices(self, owner: str, request: Pull) -> list[Slice]:

@@ -101,7 +101,7 @@ class TransferService:
     async def _drain_for_operator(self, request: NodeDrain) -> NodeDrainReply:
         """Like the end, but the node stays: its blocks can be read, and it can be taken back."""
         context = self._context
-        if not context.stopping.is_set():
+        if context.state != "starting" and not context.stopping.is_set():
             self._calls.is_draining = not request.is_over
             context.state = "ready" if request.is_over else "draining"
             self._heartbeat.poke()

@@ -39,6 +39,9 @@ class Holder:
     """What arrived damaged from there."""
     failure: Exception | None = None
     """Why nothing more is read from there."""
+    read_s: float = 0.0
+    """Spent on reading from there, without the waiting for a turn."""
+    was_asked: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -147,9 +150,13 @@ class Stripes:
         until_s = min(target.deadline_s, lease.read_until_s)
         left_s = until_s - monotonic_s()
         async with self._flow.turn_within(left_s, holder.node.id, num_bytes, target.urgency):
-            moved = await self._router.fetch(
-                holder.peer, slices, timeout_s=until_s - monotonic_s(), with_digests=True
-            )
+            asked_s, holder.was_asked = monotonic_s(), True
+            try:
+                moved = await self._router.fetch(
+                    holder.peer, slices, timeout_s=until_s - asked_s, with_digests=True
+                )
+            finally:
+                holder.read_s += monotonic_s() - asked_s
         digests = moved.digests
         if not digests:
             full = self._pool.geometry.block_tokens

@@ -50,13 +50,11 @@ class Collector:
 
     async def start(self) -> None:
         """Hear reports. Raises ServiceError when cut off."""
-        subscribe = self._bus.subscribe
-        self._subscriptions = [
-            await subscribe(subjects.report("gateway", "*"), GatewayReport, self._hear),
-            await subscribe(subjects.report("transfer", "*"), NodeReport, self._hear),
-            await subscribe(subjects.report("prefill", "*"), InstanceReport, self._hear),
-            await subscribe(subjects.report("decode", "*"), InstanceReport, self._hear),
-        ]
+        subscribe, add = self._bus.subscribe, self._subscriptions.append
+        add(await subscribe(subjects.report("gateway", "*"), GatewayReport, self._hear))
+        add(await subscribe(subjects.report("transfer", "*"), NodeReport, self._hear))
+        for role in ("prefill", "decode"):
+            add(await subscribe(subjects.report(role, "*"), InstanceReport, self._hear))
 
     async def stop(self) -> None:
         for subscription in self._subscriptions:

@@ -27,6 +27,8 @@ SHARE_BY_PRIORITY: dict[Priority, float] = {"low": 0.8, "normal": 1.0, "high": 1
 """Of the targets, how far a class may go: low goes first, high is rather late than refused."""
 MAX_RETRY_S = 30.0
 
+MAX_OVERHEAD_SHARE = 0.25
+"""Of a TTFT target: so much of what is learnt of messages may speak against a request."""
 RETRY_NO_INSTANCE_S = 1.0
 RETRY_FULL_S = 1.0
 
@@ -112,6 +114,9 @@ def refuse_slow(
 ) -> Refusal | None:
     """A target that would be missed, with both figures and when it is worth another try."""
     ttft_s, tbt_s = predicted.ttft_s, predicted.tbt_s
+    if allowed.ttft_s is not None:
+        # What messages cost is learnt from answers: alone it must not end them for good.
+        ttft_s -= max(0.0, predicted.overhead_s - allowed.ttft_s * MAX_OVERHEAD_SHARE)
     if allowed.ttft_s is not None and ttft_s > allowed.ttft_s:
         # Queues run off in real time: so long until this one would be in time.
         message = f"TTFT would be {ttft_s:.2f} s, allowed are {allowed.ttft_s:.2f} s"

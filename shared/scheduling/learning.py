@@ -25,7 +25,7 @@ class Learnt:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
         self.forecast.ended(bill.decode_s)
         self.forecast.answered(bill.output_tokens)
-        if bill.real is not None and bill.ttft_s > 0:
+        if bill.real is not None and bill.real.overhead_s > 0:
             cost.learn_request(bill.real.overhead_s)
         if bill.predicted is not None and bill.real is not None:
             self.errors.add(bill.predicted, bill.real, bill.ttft_s)

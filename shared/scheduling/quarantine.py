@@ -115,7 +115,8 @@ class Quarantine:
         seen = self._seen.get(party)
         if seen is None or seen.out is None or now_s < seen.out.until_s:
             return
-        if seen.out.is_probed and party[0] == "transfer":
+        is_over = now_s >= seen.out.probing_until_s
+        if seen.out.is_probed and is_over and party[0] == "transfer":
             # Work on a node need not read from it: what nobody complains of is good.
             self._went_well(seen, seen.out, now_s)
         if seen.out is not None:
@@ -125,7 +126,7 @@ class Quarantine:
     def _note_probe(
         self, party: Party, seen: _Seen, out: _Out, outcome: Outcome, now_s: float
     ) -> None:
-        if now_s < out.until_s:
+        if now_s < out.until_s or not out.is_probed:
             return  # it was begun before
         out.is_probed, out.probing_until_s = False, float("-inf")
         if not outcome.is_good or self._is_slow([outcome], self._others(party, now_s)):
@@ -155,7 +156,9 @@ class Quarantine:
         num_failed = sum(not outcome.is_good for outcome in own)
         share = num_failed / len(own)
         if num_failed >= self.rules.min_failed and share >= self.rules.failed_share:
-            elsewhere = sum(not outcome.is_good for outcome in others) / max(len(others), 1)
+            # Those that are out count too: what fails everywhere puts out no second one.
+            everybody = self._others(party, now_s, with_out=True)
+            elsewhere = sum(not outcome.is_good for outcome in everybody) / max(len(everybody), 1)
             if elsewhere <= share / 2:
                 return f"{num_failed} of {len(own)} failed, {elsewhere:.0%} elsewhere"
         timed = [outcome for outcome in own if outcome.is_timed][-2 * self.rules.min_timed :]
@@ -184,12 +187,12 @@ class Quarantine:
             if now_s - noted_s <= self.rules.window_s:
                 yield outcome
 
-    def _others(self, party: Party, now_s: float) -> list[Outcome]:
-        """Of all other parties of its service that are not out themselves."""
+    def _others(self, party: Party, now_s: float, *, with_out: bool = False) -> list[Outcome]:
+        """Of all other parties of its service, without those that are out unless told."""
         return [
             outcome
             for other, seen in self._seen.items()
-            if other[0] == party[0] and other[1] != party[1] and seen.out is None
+            if other[0] == party[0] and other[1] != party[1] and (with_out or seen.out is None)
             for outcome in self._lately(other, now_s)
         ]
 

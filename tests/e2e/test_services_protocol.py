@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from scripts.docs.entries import Entry
 from scripts.docs.nats_outputs import serve
 from scripts.docs.nats_page import example_subject
-from scripts.docs.subject_list import ENTRIES, Entry
+from scripts.docs.subject_list import ENTRIES
 from shared.messages import subjects
 from shared.messages.common import ErrorCode
 from shared.messages.envelope import decode

@@ -26,7 +26,7 @@ from shared.messages.transfer import LeaseRelease, LeaseRequest, PinRequest, Rep
 from shared.transport.base import Peer
 from tests.support.pool_node import ROOT
 from tests.support.transfer_model import Kept, Leased, Running, bytes_of, chain_of
-from tests.support.two_nodes import NUM_SLOTS, TwoNodes
+from tests.support.two_pools import NUM_SLOTS, TwoPools
 
 NAMES = st.sampled_from(["a", "b"])
 WORKERS = st.sampled_from([0, 1])
@@ -37,7 +37,7 @@ LONGEST_S = 200.0
 """More than any lease, pin or call here lasts."""
 
 
-class TransferMachine(TwoNodes):
+class TransferMachine(TwoPools):
     # --- what workers do -------------------------------------------------------------------------
 
     @rule(name=NAMES, number=WORKERS, handle=HANDLES, path=PATHS)

@@ -60,6 +60,14 @@ class Reports:
         await bus.subscribe(subjects.report("transfer", node.node), NodeReport, reports.hear)
         return reports
 
+    async def until_on(self) -> None:
+        """What is evicted or used again before the tier is loaded is not written."""
+        await until(
+            lambda: self.last is not None and self.last.ssd_state == "on",
+            timeout_s=20,
+            what="the SSD tier is loaded",
+        )
+
     async def until_ssd_has(self, num_blocks: int) -> NodeReport:
         try:
             await until(
@@ -90,6 +98,7 @@ async def test_a_block_used_twice_and_evicted_comes_back_from_the_ssd(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(pool, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -159,6 +168,7 @@ async def test_demotion_writes_what_is_evicted_ahead_of_need(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=settings)
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(20, seed=1)
     await store_chain(pool, "r1/0", chain)
     await pool.release("r1/0")
@@ -182,6 +192,7 @@ async def test_a_restarted_node_serves_its_ssd_blocks_and_says_so(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(pool, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -217,6 +228,7 @@ async def test_another_kv_format_finds_nothing_and_the_old_one_finds_its_blocks_
     node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(pool, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -240,6 +252,7 @@ async def test_a_bit_that_flips_on_the_ssd_is_a_miss(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(pool, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -260,6 +273,7 @@ async def test_a_peer_gets_blocks_that_are_only_on_the_ssd(
     other = host.start("b")
     reports = await Reports.of(bus, node)
     here, there = await host.attach(node), await host.attach(other)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(here, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -284,6 +298,7 @@ async def test_a_peer_that_lacks_the_end_of_a_chain_leaves_it_in_its_place_there
     other = host.start("b")
     reports = await Reports.of(bus, node)
     here, there = await host.attach(node), await host.attach(other)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(here, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -326,6 +341,7 @@ async def test_what_was_dropped_does_not_come_back_under_its_parent(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=ssd(tmp_path))
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(NUM_BLOCKS, seed=1)
     await use_twice(pool, chain)
     await reports.until_ssd_has(NUM_BLOCKS)
@@ -353,6 +369,7 @@ async def test_a_folder_that_cannot_be_used_turns_the_tier_off_and_nothing_else(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=settings)
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
+    await reports.until_on()
     chain = make_chain(4, seed=1)
     await use_twice(pool, chain)
     await until(

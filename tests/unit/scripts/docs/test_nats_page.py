@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from scripts.docs import nats_page
+from scripts.docs.entries import Entry
 from scripts.docs.shorten import shorten
-from scripts.docs.subject_list import ENTRIES, Entry
+from scripts.docs.subject_list import ENTRIES
 from tests.support.all_subjects import all_subjects
 
 PAGE = (Path(__file__).parents[4] / "docs" / "nats.md").read_text()
