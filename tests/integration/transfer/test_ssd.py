@@ -369,7 +369,6 @@ async def test_a_folder_that_cannot_be_used_turns_the_tier_off_and_nothing_else(
     node = host.start("a", pool_bytes=SMALL_POOL, settings=settings)
     reports = await Reports.of(bus, node)
     pool = await host.attach(node)
-    await reports.until_on()
     chain = make_chain(4, seed=1)
     await use_twice(pool, chain)
     await until(
