@@ -146,7 +146,9 @@ async def test_a_pool_full_of_leased_prefixes_still_finishes_requests(nodes: Two
     await until(lambda: nodes.a.pool.counts.held == 20, what="all prefixes are held")
     gate.open.set()
     for answer, tokens in zip(answers, [new, *cached], strict=True):
-        assert (await answer.done()).text == reference_answer(tokens, SHORT)
+        await answer.done()
+        assert answer.error is None, answer.error
+        assert answer.text == reference_answer(tokens, SHORT)
     await nodes.nothing_is_held()
 
 
