@@ -106,6 +106,7 @@ class _Group:
             "local, 2 threads + xxh3": self._ours(
                 "read", transport="local", threads=2, with_digests=True
             ),
+            "loopback": self._ours("loopback"),
             "tcp": self._ours("read", transport="tcp"),
             "tcp + xxh3": self._ours("read", transport="tcp", with_digests=True),
         }
@@ -225,8 +226,8 @@ class _Group:
 
 
 def _name_of(operation: str, arguments: dict[str, Any]) -> str:
-    if operation == "memcpy":
-        return "memcpy"
+    if operation != "read":
+        return operation
     threads = ", 2 threads" if arguments.get("threads") == 2 else ""
     hashed = " + xxh3" if arguments.get("with_digests") else ""
     return f"{arguments['transport']}{threads}{hashed}"

@@ -7,11 +7,13 @@ import asyncio
 import ctypes
 import random
 import resource
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.bench import loopback
 from shared.transport.base import Peer, Slice, TcpAddress
 from shared.transport.copying import load_copier
 from shared.transport.local import LocalTransport
@@ -46,6 +48,7 @@ class Side:
         self._tcp: TcpTransport
         self._peer: Peer
         self._source: Segment
+        self._stream: socket.socket
         self._memcpy: Any = ctypes.CDLL(None).memcpy
         self._memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._random = random.Random(name)
@@ -61,6 +64,7 @@ class Side:
         return {
             "node": self._name,
             "port": address.port,
+            "plain_port": loopback.serve([self._block(slot) for slot in range(info.num_slots)]),
             "capability": address.capability.hex(),
             "path": str(info.path),
             "nonce": info.nonce.hex(),
@@ -81,6 +85,7 @@ class Side:
         tcp = TcpAddress("127.0.0.1", other["port"], bytes.fromhex(other["capability"]))
         self._peer = Peer(other["node"], "1", local=info, tcp=tcp)
         self._source = Segment.open(info, is_writable=False)
+        self._stream = socket.create_connection(("127.0.0.1", other["plain_port"]))
 
     def cpu_s(self) -> float:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -125,6 +130,15 @@ class Side:
                 raise RuntimeError(f"{transport}: slot {part.slot} has other bytes")
         return found
 
+    def loopback(self, num_blocks: int) -> dict[str, float]:
+        """Plain calls on one stream."""
+        blocks = [self._block(part.slot) for part in self._slices(num_blocks)]
+        return self._timed(lambda: loopback.receive(self._stream, blocks))
+
+    def _block(self, slot: int) -> memoryview:
+        size = self._segment.info.block_bytes
+        return self._segment.data[slot * size : (slot + 1) * size]
+
     def _slices(self, num_blocks: int) -> Sequence[Slice]:
         info = self._segment.info
         theirs = self._random.sample(range(info.num_slots), num_blocks)
@@ -151,6 +165,7 @@ def load(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Callable[.
     return side.listen(), {
         "connect": side.connect,
         "memcpy": side.memcpy,
+        "loopback": side.loopback,
         "read": side.read,
         "cpu_s": side.cpu_s,
     }

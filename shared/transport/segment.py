@@ -67,8 +67,12 @@ def data_offset_of(num_slots: int) -> int:
 class Segment:
     """A mapped segment. `close` gives the memory back once nobody looks at it any more."""
 
-    def __init__(self, info: SegmentInfo, table: mmap.mmap, data: mmap.mmap) -> None:
+    def __init__(
+        self, info: SegmentInfo, table: mmap.mmap, data: mmap.mmap, descriptor: int | None = None
+    ) -> None:
         self.info = info
+        self.descriptor = descriptor
+        """Of its file, at the owner's; closed with the rest."""
         self._table = table
         self._data = data
         self.generations: npt.NDArray[np.uint64] = np.frombuffer(
@@ -140,7 +144,7 @@ class Segment:
             table, data = _mapped(descriptor, info, is_owner=True, is_writable=True)
             # Through the mapping: a hugetlbfs takes no write calls.
             table[: HEADER.size] = _packed_header(info)
-            return cls(info, table, data)
+            return cls(info, table, data, os.dup(descriptor))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -182,6 +186,8 @@ class Segment:
     def close(self) -> None:
         """Unmap. Views that others took keep the memory until they are gone."""
         del self.bytes, self.generations
+        if self.descriptor is not None:
+            os.close(self.descriptor)
         try:
             self.data.release()
             self._data.close()

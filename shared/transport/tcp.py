@@ -25,13 +25,15 @@ MIN_REQUEST_BYTES, MAX_REQUEST_BYTES = 4 << 20, 16 << 20
 """What one stream is asked for at once: few round trips, and calls share the streams in turn."""
 REQUESTS_PER_STREAM = 4
 """Of a large call, so that no stream ends long before the others."""
+IN_PLACE_BYTES = 256 << 10
+"""Slices from here on are sent without a copy."""
 MAX_PEERS = 64
 STALL_S = 0.8
 
 
 def default_streams() -> int:
-    """More streams than cores only take time from one another."""
-    return max(1, min(4, os.cpu_count() or 1))
+    """A stream keeps about one core busy on each side: more only take time from one another."""
+    return max(1, min(4, (os.cpu_count() or 1) // 2))
 
 
 class TcpTransport:
@@ -123,7 +125,9 @@ class TcpTransport:
         if not slices:
             return []
         parts = _parts(slices, self._streams_per_peer)
-        works = [Work(operation, part, with_digests, loop.create_future()) for part in parts]
+        works = [
+            Work(_fit(operation, part), part, with_digests, loop.create_future()) for part in parts
+        ]
         try:
             await link.run(works, deadline_s - loop.time())
         finally:
@@ -174,6 +178,14 @@ class TcpTransport:
         log.info("node %s is lost: %s", link.peer.node, reason)
         if self.on_peer_lost is not None and link.was_connected:
             self.on_peer_lost(link.peer, reason)
+
+
+def _fit(operation: Operation, slices: Sequence[Slice]) -> Operation:
+    """A copy costs more than another round trip and a call for each slice that is not small."""
+    mean_bytes = sum(part.num_bytes for part in slices) // len(slices)
+    if operation is Operation.READ and mean_bytes >= IN_PLACE_BYTES:
+        return Operation.READ_IN_PLACE
+    return operation
 
 
 def _parts(slices: Sequence[Slice], num_streams: int) -> list[Sequence[Slice]]:

@@ -3,6 +3,8 @@
 Owns the options of sockets. Knows nothing of what is sent.
 """
 
+import errno
+import os
 import socket
 import struct
 import time
@@ -16,6 +18,8 @@ IDLE_PROBE_S, PROBE_INTERVAL_S, NUM_PROBES = 5, 1, 3
 MAX_VIEWS = 512
 """Of one call; the kernel takes 1,024."""
 SMALL_BYTES = 64 << 10
+PIECE_BYTES = 256 << 10
+"""Received in one call: a core's cache holds it, and the sender goes on meanwhile."""
 
 
 class Progress:
@@ -30,6 +34,10 @@ class Progress:
     @property
     def idle_s(self) -> float:
         return time.monotonic() - self.moved_s
+
+
+class CannotSendFile(Exception):
+    """This kernel sends no bytes from such a file; they have to be copied."""
 
 
 class Pipe:
@@ -50,7 +58,7 @@ class Pipe:
         at = 0
         while at < len(view):
             try:
-                got = self._sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
+                got = self._sock.recv_into(view[at : at + PIECE_BYTES], 0, socket.MSG_WAITALL)
             except BlockingIOError:
                 self._on_wait()
                 continue
@@ -58,7 +66,7 @@ class Pipe:
                 raise ConnectionResetError("the stream ended")
             self._progress.note()
             at += got
-            if at < len(view):
+            if got < PIECE_BYTES and at < len(view):
                 self._on_wait()
 
     def receive_bytes(self, num_bytes: int) -> bytearray:
@@ -72,6 +80,27 @@ class Pipe:
 
     def send(self, views: Sequence[memoryview | bytes]) -> None:
         self._move([memoryview(view) for view in views], self._sock.sendmsg)
+
+    def send_file(self, descriptor: int, offset: int, num_bytes: int) -> None:
+        """Bytes of a file on a tmpfs, which the kernel sends from where they are.
+
+        Raises CannotSendFile before the first byte where the kernel does not do that.
+        """
+        at = 0
+        while at < num_bytes:
+            try:
+                moved = os.sendfile(self._sock.fileno(), descriptor, offset + at, num_bytes - at)
+            except BlockingIOError:
+                self._on_wait()
+                continue
+            except OSError as error:
+                if at == 0 and error.errno in (errno.EINVAL, errno.ENOSYS):
+                    raise CannotSendFile from None
+                raise
+            if moved == 0:
+                raise ConnectionResetError("the file ended")
+            self._progress.note()
+            at += moved
 
     def _move(
         self, views: Sequence[memoryview], call: Callable[[Sequence[memoryview]], int]

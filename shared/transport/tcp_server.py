@@ -5,7 +5,9 @@ there may be are counted. Reads and writes slots, owns none.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
 import select
 import socket
@@ -18,7 +20,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import numpy as np
 
 from shared.transport.segment import Segment
-from shared.transport.tcp_pipe import Pipe, Progress, prepare, shut
+from shared.transport.tcp_pipe import CannotSendFile, Pipe, Progress, prepare, shut
 from shared.transport.tcp_wire import (
     CLIENT_HELLO,
     COUNT,
@@ -228,11 +230,21 @@ class _Served:
         self._progress = Progress()
         self._since_s = time.monotonic()
         self._pipe = Pipe(sock, self._progress, self._look)
+        self._file: int | None = None
 
     def run(self) -> None:
         """Until the stream ends; WireError and OSError say why."""
         if not self._greet():
             return
+        # Its own: the segment may be closed while this thread still sends.
+        own = self._server.segment.descriptor
+        with contextlib.ExitStack() as stack:
+            if own is not None:
+                self._file = os.dup(own)
+                stack.callback(os.close, self._file)
+            self._serve()
+
+    def _serve(self) -> None:
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         while True:
@@ -247,6 +259,8 @@ class _Served:
             )
             if operation is Operation.READ:
                 self._send(slices)
+            elif operation is Operation.READ_IN_PLACE:
+                self._send_in_place(slices)
             else:
                 self._receive(slices)
 
@@ -289,6 +303,30 @@ class _Served:
         self._pipe.send([COUNT.pack(leading_that_hold(slices[:count], segment.generations))])
         self._server.count_sent(sum(len(view) for view in views))
 
+    def _send_in_place(self, slices: WireSlices) -> None:
+        segment = self._server.segment
+        count = leading_that_hold(slices, segment.generations)
+        self._pipe.send([COUNT.pack(count)])
+        starts, ends = _bounds(segment, slices[:count])
+        for start, end in zip(starts, ends, strict=True):
+            self._send_part(segment, start, end)
+        # Until the peer has them, a change of a slot may change the bytes.
+        (received,) = COUNT.unpack(self._pipe.receive_bytes(COUNT.size))
+        if received != count:
+            raise WireError(f"it has {received} slices, {count} were sent")
+        self._pipe.send([COUNT.pack(leading_that_hold(slices[:count], segment.generations))])
+        self._server.count_sent(sum(ends) - sum(starts))
+
+    def _send_part(self, segment: Segment, start: int, end: int) -> None:
+        if self._file is not None:
+            try:
+                self._pipe.send_file(self._file, segment.info.data_offset + start, end - start)
+            except CannotSendFile:
+                self._file = None
+            else:
+                return
+        self._pipe.send([segment.data[start:end]])
+
     def _receive(self, slices: WireSlices) -> None:
         assert self.peer is not None
         segment = self._server.segment
@@ -301,9 +339,14 @@ class _Served:
         self._pipe.send([COUNT.pack(self._server.num_writable(self.peer, slices[:count]))])
 
 
-def _views(segment: Segment, slices: WireSlices) -> list[memoryview]:
+def _bounds(segment: Segment, slices: WireSlices) -> tuple[list[int], list[int]]:
+    """Where each slice starts and ends, from the first slot on."""
     block_bytes = segment.info.block_bytes
     starts = slices["slot"].astype(np.int64) * block_bytes + slices["offset"].astype(np.int64)
     ends = starts + slices["num_bytes"].astype(np.int64)
-    data = segment.data
-    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return starts.tolist(), ends.tolist()
+
+
+def _views(segment: Segment, slices: WireSlices) -> list[memoryview]:
+    bounds = zip(*_bounds(segment, slices), strict=True)
+    return [segment.data[start:end] for start, end in bounds]

@@ -17,7 +17,7 @@ import xxhash
 
 from shared.transport.base import PeerLost, Slice, TcpAddress
 from shared.transport.segment import Segment
-from shared.transport.tcp_pipe import SMALL_BYTES, Pipe, Progress, prepare, shut
+from shared.transport.tcp_pipe import PIECE_BYTES, SMALL_BYTES, Pipe, Progress, prepare, shut
 from shared.transport.tcp_wire import (
     CLIENT_HELLO,
     COUNT,
@@ -38,8 +38,6 @@ from shared.transport.tcp_wire import (
 )
 
 CONNECT_S = 2.0
-PIECE_BYTES = 256 << 10
-"""Received and then hashed while it is in the core's cache."""
 
 
 @dataclass(slots=True, eq=False)
@@ -180,10 +178,12 @@ class Stream:
         (count,) = COUNT.unpack(pipe.receive_bytes(COUNT.size))
         if count > len(work.slices):
             raise WireError(f"it answers {count} slices, {len(work.slices)} were asked for")
-        if work.operation is Operation.READ:
-            self._receive(pipe, work, work.slices[:count])
-        else:
+        if work.operation is Operation.WRITE:
             pipe.send([self._view(part) for part in work.slices[:count]])
+        else:
+            self._receive(pipe, work, work.slices[:count])
+        if work.operation is Operation.READ_IN_PLACE:
+            pipe.send([COUNT.pack(count)])
         (valid,) = COUNT.unpack(pipe.receive_bytes(COUNT.size))
         work.done = min(valid, count)
         del work.digests[work.done :]

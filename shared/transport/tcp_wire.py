@@ -2,9 +2,14 @@
 
 Greeting: the server sends a nonce; the client answers with names, a nonce and its proof; the server
 with a status and its own proof. Both prove that they know the capability that the server's node
-gave over the control plane; it is never sent. Then the client asks, one request after the other:
+gave over the control plane; it is never sent. Then the client asks, one request after the other.
+Bytes read in place leave from the slots themselves: what changes there on their way changes them,
+so whether the slots still hold is asked once they are here.
 
     read    request, slices →  ← number n that hold now, their bytes, number of these that still do
+    read in place
+            request, slices →  ← number n that hold now, their bytes
+            n, all are here →  ← number of these that still hold
     write   request, slices →  ← number n that may be written, bytes of these →  ← number written
 """
 
@@ -21,7 +26,7 @@ import numpy.typing as npt
 from shared.transport.base import Slice
 
 MAGIC = b"MPKV"
-VERSION = 1
+VERSION = 2
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 CAPABILITY_BYTES = 32
@@ -65,6 +70,7 @@ WHY = {
 class Operation(IntEnum):
     READ = 1
     WRITE = 2
+    READ_IN_PLACE = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Two segments in one process and streams between them: TcpTransport against the contract."""
 
 import asyncio
+import errno
+import os
 import socket
 import threading
 import time
@@ -16,7 +18,9 @@ from shared.transport.base import Peer, PeerLost, Slice, TcpAddress, WriteRefuse
 from shared.transport.listening import ListenError
 from shared.transport.segment import Segment
 from shared.transport.tcp import TcpTransport
-from shared.transport.tcp_wire import MAGIC, SERVER_ANSWER, SERVER_HELLO, VERSION
+from shared.transport.tcp_pipe import Pipe
+from shared.transport.tcp_stream import Stream, Work
+from shared.transport.tcp_wire import COUNT, MAGIC, SERVER_ANSWER, SERVER_HELLO, VERSION
 from tests.contracts.tcp_bench import TcpBench
 from tests.contracts.transport_contract import (
     BLOCK_BYTES,
@@ -76,6 +80,63 @@ async def test_after_a_cut_no_write_lands(bench: TcpBench) -> None:
         await writing
     for slot in range(NUM_SLOTS):
         assert (bench.theirs(slot) == 0x5A).all()
+
+
+async def test_a_slot_that_changes_on_the_way_is_not_taken_for_the_one_asked_for(
+    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it left the peer before the change, and nothing of it was received yet."""
+    receive = Stream._receive
+
+    def late(stream: Stream, pipe: Pipe, work: Work, slices: list[Slice]) -> None:
+        time.sleep(0.1)
+        bench.theirs(3)[:] = 0x77
+        bench.reuse(3)
+        receive(stream, pipe, work, slices)
+
+    monkeypatch.setattr(Stream, "_receive", late)
+    slices = [whole(bench, slot, slot) for slot in (2, 3, 4)]
+    assert len(await bench.transport.read_digests(bench.peer, slices, timeout_s=5)) == 1
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_where_the_kernel_sends_no_file_the_bytes_are_copied(
+    bench: TcpBench, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    calls: list[int] = []
+    sendfile = os.sendfile
+
+    def refuse(out: int, source: int, offset: int, count: int) -> int:
+        calls.append(offset)
+        if len(calls) > at:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return sendfile(out, source, offset, count // 2)
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    data = [fill(bench, slot) for slot in range(3)]
+    slices = [whole(bench, slot, slot + 4) for slot in range(3)]
+    if at == 1:  # what has begun to leave cannot begin anew
+        with pytest.raises(PeerLost):
+            await bench.transport.read(bench.peer, slices, timeout_s=5)
+        return
+    assert await bench.transport.read(bench.peer, slices, timeout_s=5) == 3
+    for slot in range(3):
+        assert np.array_equal(bench.own(slot + 4), data[slot])
+    assert len(calls) == 1, "it is not tried again on this stream"
+
+
+async def test_a_peer_that_has_other_counts_than_were_sent_is_cut(
+    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = Stream._receive
+
+    def confused(stream: Stream, pipe: Pipe, work: Work, slices: list[Slice]) -> None:
+        receive(stream, pipe, work, slices)
+        pipe.send([COUNT.pack(7)])
+
+    monkeypatch.setattr(Stream, "_receive", confused)
+    with pytest.raises(PeerLost):
+        await bench.transport.read(bench.peer, [whole(bench, 1, 1)], timeout_s=5)
 
 
 async def test_an_idle_peer_that_ends_is_told_once(bench: TcpBench) -> None:
