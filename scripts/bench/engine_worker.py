@@ -21,8 +21,7 @@ from shared.engine.kv_layout import view_pool
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.prefill import PrefillEngine
 from shared.engine.self_test import check_equalities
-from shared.worker.grid import layer_groups
-from shared.worker.prefill_pass import NUM_LAYER_GROUPS
+from shared.worker.grid import NUM_LAYER_GROUPS, layer_groups
 
 _SMAPS = Path("/proc/self/smaps_rollup")
 

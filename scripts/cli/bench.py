@@ -14,6 +14,7 @@ from scripts.cli import (
     bench_engine,
     bench_index,
     bench_overhead,
+    bench_overlap,
     bench_soak,
     bench_ssd,
     bench_transfer,
@@ -41,6 +42,7 @@ app.command("overhead")(bench_overhead.overhead)
 app.command("conductor")(bench_conductor.conductor)
 app.command("calibrate")(bench_calibrate.calibrate_command)
 app.command("transfer")(bench_transfer.transfer)
+app.command("overlap")(bench_overlap.overlap)
 app.command("ssd")(bench_ssd.ssd)
 app.command("soak")(bench_soak.soak)
 

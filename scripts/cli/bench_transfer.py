@@ -21,7 +21,7 @@ from scripts.cli.output import CommandError, console
 from shared.runtime.settings import CommonSettings
 
 GROUPS = ("raw", "store")
-ROUNDS, QUICK_ROUNDS = 5, 2
+ROUNDS, QUICK_ROUNDS = 11, 2
 TMPFS = Path("/dev/shm")
 
 

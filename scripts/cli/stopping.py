@@ -5,8 +5,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from scripts.cli.output import CommandError, console
-from scripts.launcher.errors import LaunchError
+from scripts.cli.output import console
 
 T = TypeVar("T")
 SAME_WISH_S = 0.3
@@ -19,27 +18,19 @@ class Killable(Protocol):
 
 
 async def first_of(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, or None when the wish to stop came first."""
-    async with asyncio.TaskGroup() as group:
-        wish = group.create_task(stopping.wait())
-        task = group.create_task(_value_of(work))
-        await asyncio.wait({wish, task}, return_when=asyncio.FIRST_COMPLETED)
-        wish.cancel()
-        if not task.done():
-            task.cancel()
-            return None
-    result = task.result()
-    if isinstance(result, LaunchError | CommandError):
-        raise result
-    return result
-
-
-async def _value_of(work: Coroutine[Any, Any, T]) -> T | LaunchError | CommandError:
-    """An expected error as a value, so that it leaves the task group as itself."""
+    """The result of `work` or its error, or None when the wish to stop came first."""
     try:
-        return await work
-    except (LaunchError, CommandError) as error:
-        return error
+        async with asyncio.TaskGroup() as group:
+            wish = group.create_task(stopping.wait())
+            task = group.create_task(work)
+            await asyncio.wait({wish, task}, return_when=asyncio.FIRST_COMPLETED)
+            wish.cancel()
+            if not task.done():
+                task.cancel()
+                return None
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None  # one task alone can fail
+    return task.result()
 
 
 def watch_signals(cluster: Killable) -> asyncio.Event:

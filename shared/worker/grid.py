@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+NUM_LAYER_GROUPS = 6
+"""Of a chunk: what of its KV is complete is told to decode so many times."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

@@ -19,7 +19,7 @@ from shared.messages.pool import SealBlock
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.worker.compute import ComputeThread
-from shared.worker.grid import Chunk, Grid, layer_groups
+from shared.worker.grid import NUM_LAYER_GROUPS, Chunk, Grid, layer_groups
 from shared.worker.pool_client import PoolClient
 from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_queue import PrefillQueue
@@ -27,7 +27,6 @@ from shared.worker.prefix import Prefix
 from shared.worker.slot_wait import allocate_when_free
 from shared.worker.turns import Turns
 
-NUM_LAYER_GROUPS = 6
 OnLayers = Callable[[list[KvBlock], tuple[int, int]], None]
 """Blocks of which these layers are complete now; called on the event loop."""
 OnFirst = Callable[["Computed"], Awaitable[None]]

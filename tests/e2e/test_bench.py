@@ -81,6 +81,20 @@ def test_the_transfer_bench_measures_bytes_and_services_without_a_peer(tmp_path:
     assert set(report["store"]["small_us"]) == {"local", "tcp"}
 
 
+@pytest.mark.slow
+def test_the_overlap_bench_reads_what_moved_from_the_bills(tmp_path: Path) -> None:
+    done = moonpool(
+        tmp_path, "overlap", "--model", "dummy:tiny", "--tokens", "1024", "--prompts", "2", "--json"
+    )
+    report = json.loads(done.stdout)
+    assert len(report["prompts"]) == 2
+    for prompt in report["prompts"]:
+        assert prompt["transport"] == "tcp"
+        assert 0 <= prompt["hidden_bytes"] <= prompt["streamed_bytes"]
+        assert prompt["streamed_bytes"] > 0
+    assert done.returncode == (0 if report["ok"] else 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
