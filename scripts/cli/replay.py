@@ -36,6 +36,14 @@ def replay(
     requests: Annotated[int | None, typer.Option(min=1, help="Only so many, the first.")] = None,
     scale: Annotated[float, typer.Option(min=0.01, help="Divide all lengths by this.")] = 1.0,
     speed: Annotated[float, typer.Option(min=0.01, help="Arrivals so much faster.")] = 1.0,
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread",
+            help="Requests of one moment come over the time until the next. The conversation "
+            "trace counts in ticks of 3 s.",
+        ),
+    ] = False,
     max_output: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 1 << 20,
     compare: Annotated[
         str | None,
@@ -74,7 +82,7 @@ def replay(
     check_plot(plot)
     policies = _policies(compare)
     given = load_trace(trace)[:requests]
-    settings = PlanSettings(scale=scale, speed=speed, max_output_tokens=max_output)
+    settings = PlanSettings(scale, speed, is_spread=spread, max_output_tokens=max_output)
     if pd_sweep:
         _advise(given, settings, pd_sweep, hardware, Slo(ttft_slo, tbt_slo), as_json=as_json)
         return
@@ -101,6 +109,7 @@ def replay(
                 "trace": trace,
                 "scale": scale,
                 "speed": speed,
+                "spread": spread,
                 "cut": plan.num_cut,
                 "runs": found,
             }

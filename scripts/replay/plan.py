@@ -1,5 +1,6 @@
 """From a trace to requests: prompts of token ids, lengths scaled to the model. Sends nothing."""
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ class PlanSettings:
     """Lengths are divided by it."""
     speed: float = 1.0
     """Arrivals come so much faster than recorded."""
+    is_spread: bool = False
+    """Requests of one moment come over the time until the next: some traces count in ticks."""
     context_tokens: int = 1 << 30
     max_output_tokens: int = 1 << 30
     salt: str = ""
@@ -54,11 +57,29 @@ class Plan:
     """Prompts that the model's context cannot hold: cut at its length."""
 
 
+def spread_ticks(arrivals_s: Sequence[float]) -> list[float]:
+    """Moments that several requests share become as many, at random until the next moment.
+
+    The order stays. The last tick is taken to be as long as the one before it.
+    """
+    rng = random.Random(0)
+    moments = sorted(set(arrivals_s))
+    lengths_s = [after - before for before, after in itertools.pairwise(moments)]
+    ends_s = dict(zip(moments, [*moments[1:], moments[-1] + (lengths_s or [0.0])[-1]], strict=True))
+    spread: list[float] = []
+    for moment_s, group in itertools.groupby(arrivals_s):
+        count = sum(1 for _ in group)
+        spread += sorted(rng.uniform(moment_s, ends_s[moment_s]) for _ in range(count))
+    return spread
+
+
 def make_plan(requests: Sequence[TraceRequest], settings: PlanSettings) -> Plan:
     block_tokens = max(1, round(BLOCK_TOKENS / settings.scale))
     planned, num_cut = [], 0
-    start_s = requests[0].arrival_s
-    for request in requests:
+    arrivals_s = [request.arrival_s - requests[0].arrival_s for request in requests]
+    if settings.is_spread:
+        arrivals_s = spread_ticks(arrivals_s)
+    for request, arrival_s in zip(requests, arrivals_s, strict=True):
         output = max(1, round(request.output_tokens / settings.scale))
         output = min(output, settings.max_output_tokens, settings.context_tokens // 4)
         room = settings.context_tokens - output - 1
@@ -66,7 +87,7 @@ def make_plan(requests: Sequence[TraceRequest], settings: PlanSettings) -> Plan:
         num_cut += wanted > room
         planned.append(
             PlannedRequest(
-                at_s=(request.arrival_s - start_s) / settings.speed,
+                at_s=arrival_s / settings.speed,
                 num_tokens=min(wanted, room),
                 output_tokens=output,
                 block_ids=request.block_ids,

@@ -1,7 +1,9 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scripts.replay.measures import measures_of
-from scripts.replay.plan import PlanSettings, make_plan
+from scripts.replay.plan import PlanSettings, make_plan, spread_ticks
 from scripts.replay.player import Played, Run
 from shared.scheduling.slo import Slo
 from shared.simulator.trace import TraceRequest
@@ -29,6 +31,25 @@ def test_a_prompt_longer_than_the_context_is_cut_and_counted() -> None:
     plan = make_plan([FIRST, SECOND], PlanSettings(context_tokens=1_200))
     assert plan.num_cut == 1
     assert plan.requests[1].num_tokens + plan.requests[1].output_tokens < 1_200
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=40))
+def test_ticks_are_spread_in_order_until_the_next_and_always_alike(ticks: list[int]) -> None:
+    arrivals_s = [3.0 * tick for tick in sorted(ticks)]
+    spread = spread_ticks(arrivals_s)
+    assert spread == sorted(spread) == spread_ticks(arrivals_s)
+    moments = sorted(set(arrivals_s))
+    for before, after in zip(arrivals_s, spread, strict=True):
+        later = [moment for moment in moments if moment > before]
+        assert before <= after
+        assert not later or after <= later[0]
+
+
+def test_a_plan_spreads_only_when_asked() -> None:
+    together = [FIRST, FIRST, SECOND]
+    assert [one.at_s for one in make_plan(together, PlanSettings()).requests] == [0, 0, 4]
+    spread = make_plan(together, PlanSettings(is_spread=True, speed=2)).requests
+    assert 0 < spread[0].at_s < spread[1].at_s < 2 <= spread[2].at_s <= 4
 
 
 def played(times_s: list[float], status: int = 200, **fields: object) -> Played:
