@@ -323,9 +323,9 @@ class BlockPool:
 
     def _after_drop(self, slots: Collection[Slot]) -> None:
         if self._slots.count(SlotState.DOOMED):
-            doomed = {slot for slot in slots if self._slots.is_in(slot, SlotState.DOOMED)}
+            doomed = [slot for slot in slots if self._slots.is_in(slot, SlotState.DOOMED)]
+            slots = {*slots}.difference(doomed)
             self._slots.free([slot for slot in doomed if not self._holders.num_holds(slot)])
-            slots = [slot for slot in slots if slot not in doomed]
         self._unpin(slots)
 
     def _unpin(self, slots: Collection[Slot]) -> None:

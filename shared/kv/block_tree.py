@@ -45,7 +45,8 @@ class BlockTree:
         self._offer = offer
         self._withdraw = withdraw
         self._slots: dict[BlockKey, Slot] = {}
-        self._keys: dict[Slot, BlockKey] = {}
+        self._keys: dict[int, BlockKey] = {}
+        """By slot; as the arrays, without a call of Slot for each look-up."""
         self._indices = array("I", bytes(4 * num_slots))
         self._heads = array("i", [NONE]) * num_slots
         """Slot of the first block of the index segment."""
@@ -85,7 +86,7 @@ class BlockTree:
         if key is None:
             return None
         parent = self.parent_of(slot)
-        head = self._keys[Slot(self._heads[slot])]
+        head = self._keys[self._heads[slot]]
         return BlockPlace(
             key, None if parent is None else self._keys[parent], head, self._indices[slot]
         )
@@ -125,7 +126,7 @@ class BlockTree:
         """Take out a block that has no children: its key and that of its segment's head."""
         assert self._first_child[slot] == NONE, "a parent leaves after its children"
         key = self._keys[slot]
-        head = self._keys[Slot(self._heads[slot])]
+        head = self._keys[self._heads[slot]]
         del self._keys[slot], self._slots[key]
         parent = self._parents[slot]
         is_last = parent != NONE and self._unlink(slot, parent)
@@ -172,7 +173,7 @@ class BlockTree:
         keys: list[BlockKey] = []
         at: int = slot
         while at != NONE:
-            keys.append(self._keys[Slot(at)])
+            keys.append(self._keys[at])
             at = self._parents[at]
         keys.reverse()
         return keys
@@ -203,9 +204,9 @@ class BlockTree:
 
     def check_integrity(self, num_holds: Callable[[Slot], int]) -> None:
         """Raises AssertionError when links, pins or counts contradict one another."""
-        pins = {slot: num_holds(slot) for slot in self._keys}
-        children: dict[Slot, set[int]] = {slot: set() for slot in self._keys}
-        for slot in sorted(self._keys, key=lambda each: -self._indices[each]):
+        pins = {slot: num_holds(slot) for slot in self._slots.values()}
+        children: dict[Slot, set[int]] = {slot: set() for slot in pins}
+        for slot in sorted(pins, key=lambda each: -self._indices[each]):
             assert self._slots[self._keys[slot]] == slot
             assert pins[slot] == self._pins[slot], f"slot {slot}: {self._pins[slot]} pins"
             index, parent, head = self._indices[slot], self._parents[slot], self._heads[slot]

@@ -7,6 +7,7 @@ while somebody holds it is DOOMED until the last hold ends.
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,8 @@ class SlotTable:
         return Generation(self._table[slot])
 
     def generations(self, slots: Iterable[Slot]) -> Iterator[Generation]:
-        return map(self._table.__getitem__, slots)
+        read = cast("Callable[[Slot], Generation]", self._table.__getitem__)
+        return map(read, slots)
 
     def checksums(self, slots: Iterable[Slot]) -> Iterator[int]:
         return map(self._checksums.__getitem__, slots)
@@ -79,7 +81,7 @@ class SlotTable:
             states[slot] = writing
         self._counts[SlotState.FREE] -= count
         self._counts[SlotState.WRITING] += count
-        return taken
+        return cast("list[Slot]", taken)
 
     def bump(self, slot: Slot) -> None:
         """Whoever reads this slot in place throws the result away."""
