@@ -5,9 +5,9 @@ Readable blocks are always prefix-closed: a block is sealed only under a readabl
 first of its chain) and removed together with everything below it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, repeat, takewhile
 from typing import Literal
 
 import numpy as np
@@ -24,9 +24,12 @@ from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks,
 from shared.kv.slots import SlotState, SlotTable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HeldBlock:
-    """A block somebody holds: where it is, in which use of the slot, and its checksum."""
+    """A block somebody holds: where it is, in which use of the slot, and its checksum.
+
+    A value; not frozen, for a lease makes many and a frozen one takes four times as long.
+    """
 
     slot: Slot
     generation: Generation
@@ -76,9 +79,9 @@ class BlockPool:
         generations: npt.NDArray[np.uint64] | None = None,
     ) -> None:
         self._slots = SlotTable(num_slots, generations)
-        self._holders = HolderTable(num_slots)
+        self._holders = HolderTable()
         self._policy = policy
-        self._tree = BlockTree(num_slots, self._on_candidate)
+        self._tree = BlockTree(num_slots, policy.offer, policy.withdraw)
         self.log = ResidencyLog()
         self.on_room: Callable[[], None] = lambda: None
         """A slot came free or may be evicted: `allocate` may give more than before."""
@@ -100,11 +103,10 @@ class BlockPool:
         available = self._slots.count(SlotState.FREE) + self._tree.num_evictable
         if num_slots > available:
             return Refusal("pool_full", num_slots, available)
-        while self._slots.count(SlotState.FREE) < num_slots:
-            self._evict_one()
-        taken = [self._slots.take() for _ in range(num_slots)]
+        self.evict(num_slots - self._slots.count(SlotState.FREE))
+        taken = self._slots.take(num_slots)
         self._holders.give(owner, handle, taken)
-        return [HeldBlock(slot, self._slots.generation(slot), 0) for slot in taken]
+        return list(map(HeldBlock, taken, self._slots.generations(taken), repeat(0)))
 
     def owns_writing(self, owner: str, handle: str, slot: Slot, generation: Generation) -> bool:
         """Whether the handle may write this slot now, in this generation."""
@@ -141,7 +143,7 @@ class BlockPool:
             existing = self._tree.slot_of(item.key)
             if existing is not None:
                 self._free_own(owner, handle, item.slot)
-                self._hold(owner, handle, existing)
+                self._hold(owner, handle, [existing])
                 self._policy.used(existing)
                 done.append(SealedItem(self._held(existing), True, is_duplicate=True))
             elif place.parent is not None and self._tree.slot_of(place.parent) is None:
@@ -171,16 +173,17 @@ class BlockPool:
 
         Not `is_use`: eviction does not hear of it.
         """
-        run: list[HeldBlock] = []
-        for key in keys:
-            slot = self._tree.slot_of(key)
-            if slot is None or self._is_over(owner, slot, cap):
-                break
-            self._hold(owner, handle, slot)
-            run.append(self._held(slot))
-        for block in reversed(run if is_use else ()):  # the root is the most recent
-            self._policy.used(block.slot)
-        return run
+        slots = self._tree.leading(keys)
+        if cap is not None:
+            slots = slots[: self._holders.num_allowed(owner, slots, cap)]
+        if not slots:
+            return []
+        self._hold(owner, handle, slots)
+        if is_use:
+            used = self._policy.used
+            for slot in reversed(slots):  # the root is the most recent
+                used(slot)
+        return self._all_held(slots)
 
     def num_held(self, owner: str, handle: str | None = None) -> int:
         """Different readable blocks that an owner holds, or one handle of it."""
@@ -196,21 +199,16 @@ class BlockPool:
         return slot is not None and self._holders.holds(owner, handle, slot)
 
     def drop(self, owner: str, handle: str, slots: Sequence[Slot]) -> None:
-        """End holds of a handle early, the deepest block first."""
-        for slot in reversed(slots):
-            if self._holders.holds(owner, handle, slot):
-                self._holders.drop(owner, handle, slot)
-                self._after_drop(slot)
+        """End holds of a handle early."""
+        self._after_drop(self._holders.drop(owner, handle, slots))
 
     def release(self, owner: str, handle: str, *, is_use: bool = True) -> int:
         """End all under a handle, its slots and holds; how many. Not `is_use`: as in `lease`."""
         holding = self._holders.pop(owner, handle)
-        for slot in holding.own:
-            self._slots.free(slot)
+        self._slots.free(holding.own)
         if is_use:
             self._policy.ended(self._tree.in_order(holding.held))
-        for slot in holding.held:
-            self._after_drop(slot)
+        self._after_drop(holding.held)
         return len(holding.own) + len(holding.held)
 
     def release_owner(self, owner: str) -> int:
@@ -255,8 +253,8 @@ class BlockPool:
         """Take a block and all below it out of the readable set; holders keep what they hold."""
         slot = self._tree.slot_of(key)
         removed = [] if slot is None else self._tree.subtree(slot)
-        for each in removed:
-            self._remove(each)
+        if removed:
+            self._remove(removed)
         return removed
 
     def restore(self, blocks: Sequence[tuple[Slot, int, BlockPlace]]) -> int:
@@ -273,8 +271,7 @@ class BlockPool:
             self.log.stored(place)
             restored.append(slot)
         self._slots.forget_occupied()
-        for slot in restored:
-            self._tree.unpin(slot)
+        self._unpin(restored)
         return len(restored)
 
     def next_victims(self, limit: int) -> list[BlockPlace]:
@@ -283,19 +280,15 @@ class BlockPool:
 
     def evict(self, count: int) -> int:
         """Free up to `count` slots ahead of need; returns how many."""
-        count = min(count, self._tree.num_evictable)
-        for _ in range(count):
-            self._evict_one()
-        return count
+        count = max(0, min(count, self._tree.num_evictable))
+        num_gone = self._evict(islice(iter(self._policy.victim, None), count))
+        assert num_gone == count, "fewer candidates than were counted"
+        return num_gone
 
     def evict_blocks(self, keys: Sequence[BlockKey]) -> int:
         """Free the slots of these where nobody holds them and nothing is below; how many."""
-        before = self._evictions_total
-        for key in keys:
-            slot = self._tree.slot_of(key)
-            if slot is not None and self._tree.is_candidate(slot):
-                self._evict_one(slot)
-        return self._evictions_total - before
+        slots = (slot for key in keys if (slot := self._tree.slot_of(key)) is not None)
+        return self._evict(filter(self._tree.is_candidate, slots))
 
     def drain_change(self) -> ResidencyChange | None:
         """The next residency event, None when nothing changed since the last."""
@@ -319,27 +312,31 @@ class BlockPool:
         check_parts(self._slots, self._holders, self._tree)
 
     def _held(self, slot: Slot) -> HeldBlock:
-        generation, checksum = self._slots.generation(slot), self._slots.checksum(slot)
-        return HeldBlock(slot, generation, checksum, self._tree.key_of(slot))
+        return self._all_held([slot])[0]
 
-    def _hold(self, owner: str, handle: str, slot: Slot) -> None:
-        if self._holders.hold(owner, handle, slot):
-            self._tree.pin(slot)
+    def _all_held(self, slots: Sequence[Slot]) -> list[HeldBlock]:
+        generations, checksums = self._slots.generations(slots), self._slots.checksums(slots)
+        return list(map(HeldBlock, slots, generations, checksums, self._tree.keys_of(slots)))
 
-    def _is_over(self, owner: str, slot: Slot, cap: int | None) -> bool:
-        if cap is None or self._holders.owner_holds(owner, slot):
-            return False
-        return self._holders.num_held(owner) >= cap
+    def _hold(self, owner: str, handle: str, slots: Collection[Slot]) -> None:
+        self._tree.pin(self._holders.hold(owner, handle, slots))
 
-    def _after_drop(self, slot: Slot) -> None:
-        if self._slots.is_in(slot, SlotState.SEALED):
-            self._tree.unpin(slot)
-        elif self._holders.num_holds(slot) == 0:
-            self._slots.free(slot)
+    def _after_drop(self, slots: Collection[Slot]) -> None:
+        if self._slots.count(SlotState.DOOMED):
+            doomed = [slot for slot in slots if self._slots.is_in(slot, SlotState.DOOMED)]
+            slots = {*slots}.difference(doomed)
+            self._slots.free([slot for slot in doomed if not self._holders.num_holds(slot)])
+        self._unpin(slots)
+
+    def _unpin(self, slots: Collection[Slot]) -> None:
+        before = self._tree.num_evictable
+        self._tree.unpin(slots)
+        if self._tree.num_evictable > before:
+            self.on_room()
 
     def _free_own(self, owner: str, handle: str, slot: Slot) -> None:
         self._holders.take_back(owner, handle, slot)
-        self._slots.free(slot)
+        self._slots.free([slot])
 
     def _keep_private(self, item: SealItem) -> SealedItem:
         self._slots.finish(item.slot, SlotState.PRIVATE, item.checksum)
@@ -350,7 +347,7 @@ class BlockPool:
     ) -> SealedItem:
         self._slots.finish(item.slot, SlotState.SEALED, item.checksum)
         self._holders.take_back(owner, handle, item.slot)
-        self._holders.hold(owner, handle, item.slot)
+        self._holders.hold(owner, handle, [item.slot])
         self._tree.add(item.slot, place)
         self._policy.stored(item.slot, place.key)
         self.log.stored(place)
@@ -374,26 +371,30 @@ class BlockPool:
                 raise ValueError(f"chain: key {index} is not the key of slot {item.slot}")
             index += 1
 
-    def _evict_one(self, slot: Slot | None = None) -> None:
-        slot = self._policy.victim() if slot is None else slot
-        assert slot is not None, "fewer candidates than were counted"
-        self.log.removed(self._tree.remove(slot))
-        self._policy.removed(slot)
-        self._slots.free(slot)  # nobody holds a candidate
-        self._evictions_total += 1
+    def _evict(self, slots: Iterable[Slot]) -> int:
+        """Each must be a candidate when it is its turn; how many there were."""
+        gone = self._take_out(slots)
+        self._evictions_total += len(gone)
+        self._slots.free(gone)  # nobody holds a candidate
+        return len(gone)
 
-    def _remove(self, slot: Slot) -> None:
-        """Out of the readable set; the slot is free once nobody holds it."""
-        self.log.removed(self._tree.remove(slot))
-        self._policy.removed(slot)
-        if self._holders.num_holds(slot):
+    def _remove(self, slots: Sequence[Slot]) -> None:
+        """Out of the readable set, children first; a slot is free once nobody holds it."""
+        self._take_out(slots)
+        held = {slot for slot in slots if self._holders.num_holds(slot)}
+        for slot in held:
             self._slots.doom(slot)
-        else:
-            self._slots.free(slot)
+        self._slots.free([slot for slot in slots if slot not in held])
+        self.on_room()  # what was above them may go, too
 
-    def _on_candidate(self, slot: Slot, is_candidate: bool) -> None:
-        if is_candidate:
-            self._policy.offer(slot)
-            self.on_room()
-        else:
-            self._policy.withdraw(slot)
+    def _take_out(self, slots: Iterable[Slot]) -> list[Slot]:
+        """The policy forgets each before it hears of its parent."""
+        forget, remove = self._policy.removed, self._tree.remove
+        gone: list[Slot] = []
+        blocks: list[tuple[BlockKey, BlockKey]] = []
+        for slot in slots:
+            forget(slot)
+            blocks.append(remove(slot))
+            gone.append(slot)
+        self.log.removed(blocks)
+        return gone

@@ -15,9 +15,9 @@ from shared.kv.ids import SEGMENT_BLOCKS, BlockKey, Slot
 NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BlockPlace:
-    """Where a block is in its chain."""
+    """Where a block is in its chain. A value; not frozen, which would take four times as long."""
 
     key: BlockKey
     parent: BlockKey | None
@@ -33,12 +33,23 @@ def place_of(chain: Sequence[BlockKey], index: int) -> BlockPlace:
 
 
 class BlockTree:
-    """Blocks by key and by slot. `on_candidate(slot, is_candidate)` tells what may be evicted."""
+    """Blocks by key and by slot. `offer` and `withdraw` are told which may be evicted alone.
 
-    def __init__(self, num_slots: int, on_candidate: Callable[[Slot, bool], None]) -> None:
-        self._on_candidate = on_candidate
+    A block is numbers in arrays and two dicts of plain values: the garbage collector need not look
+    at a million of them. A block that is removed is not withdrawn before.
+    """
+
+    def __init__(
+        self, num_slots: int, offer: Callable[[Slot], None], withdraw: Callable[[Slot], None]
+    ) -> None:
+        self._offer = offer
+        self._withdraw = withdraw
         self._slots: dict[BlockKey, Slot] = {}
-        self._places: dict[Slot, BlockPlace] = {}
+        self._keys: dict[int, BlockKey] = {}
+        """By slot; as the arrays, without a call of Slot for each look-up."""
+        self._indices = array("I", bytes(4 * num_slots))
+        self._heads = array("i", [NONE]) * num_slots
+        """Slot of the first block of the index segment."""
         self._parents = array("i", [NONE]) * num_slots
         self._first_child = array("i", [NONE]) * num_slots
         self._next = array("i", [NONE]) * num_slots
@@ -53,17 +64,39 @@ class BlockTree:
         return self._slots.get(key)
 
     def key_of(self, slot: Slot) -> BlockKey:
-        return self._places[slot].key
+        return self._keys[slot]
+
+    def leading(self, keys: Sequence[BlockKey]) -> list[Slot]:
+        """Slots of the blocks from the first key on, up to one that is not here."""
+        slot_of = self._slots.get
+        slots: list[Slot] = []
+        for key in keys:
+            slot = slot_of(key)
+            if slot is None:
+                break
+            slots.append(slot)
+        return slots
+
+    def keys_of(self, slots: Iterable[Slot]) -> Iterator[BlockKey]:
+        return map(self._keys.__getitem__, slots)
 
     def place_at(self, slot: Slot) -> BlockPlace | None:
         """The block in a slot, None when nothing readable is in it."""
-        return self._places.get(slot)
+        key = self._keys.get(slot)
+        if key is None:
+            return None
+        parent = self.parent_of(slot)
+        head = self._keys[self._heads[slot]]
+        return BlockPlace(
+            key, None if parent is None else self._keys[parent], head, self._indices[slot]
+        )
 
     def in_order(self, slots: Iterable[Slot]) -> list[Slot]:
         """Those of these that hold a readable block, by their place in the chain."""
-        places = [(place.index, slot) for slot in slots if (place := self._places.get(slot))]
-        places.sort()
-        return [slot for _, slot in places]
+        readable = [slot for slot in slots if slot in self._keys]
+        readable.sort()
+        readable.sort(key=self._indices.__getitem__)
+        return readable
 
     def is_candidate(self, slot: Slot, gone: AbstractSet[Slot] = frozenset()) -> bool:
         """Nobody holds it and it has no children, but for those that are taken as gone."""
@@ -78,58 +111,69 @@ class BlockTree:
     def add(self, slot: Slot, place: BlockPlace) -> None:
         """A new block with one pin (whoever sealed it holds it)."""
         self._slots[place.key] = slot
-        self._places[slot] = place
+        self._keys[slot] = place.key
         parent = NONE if place.parent is None else self._slots[place.parent]
+        self._indices[slot] = place.index
+        self._heads[slot] = slot if place.index % SEGMENT_BLOCKS == 0 else self._heads[parent]
         self._parents[slot] = parent
         self._first_child[slot] = self._previous[slot] = self._next[slot] = NONE
         self._pins[slot] = 1
         if parent != NONE:
             self._link(slot, parent)
-            self.pin(Slot(parent))
+            self.pin((Slot(parent),))
 
-    def remove(self, slot: Slot) -> BlockPlace:
-        """Take out a block that has no children."""
+    def remove(self, slot: Slot) -> tuple[BlockKey, BlockKey]:
+        """Take out a block that has no children: its key and that of its segment's head."""
         assert self._first_child[slot] == NONE, "a parent leaves after its children"
-        place = self._places.pop(slot)
-        del self._slots[place.key]
-        if self._pins[slot] == 0:
-            self._withdraw(slot)
+        key = self._keys[slot]
+        head = self._keys[self._heads[slot]]
+        del self._keys[slot], self._slots[key]
         parent = self._parents[slot]
-        if parent != NONE:
-            self._unlink(slot, parent)
-            if self._pins[slot] > 0:
-                self.unpin(Slot(parent))
-            elif self.is_candidate(Slot(parent)):
-                self._on_candidate(Slot(parent), True)
-        self._pins[slot] = 0
-        return place
+        is_last = parent != NONE and self._unlink(slot, parent)
+        if not self._pins[slot]:
+            self.num_evictable -= 1
+            if is_last and not self._pins[parent]:
+                self._offer(Slot(parent))
+        else:
+            self._pins[slot] = 0
+            if parent != NONE:
+                self.unpin((Slot(parent),))
+        return key, head
 
-    def pin(self, slot: Slot) -> None:
-        at: int = slot
-        while at != NONE:
-            self._pins[at] += 1
-            if self._pins[at] > 1:
-                return
-            self._withdraw(Slot(at))
-            at = self._parents[at]
+    def pin(self, slots: Iterable[Slot]) -> None:
+        """One more pin for each of these, and for the parents of those that had none."""
+        pins, parents, first_child = self._pins, self._parents, self._first_child
+        at: int
+        for at in slots:
+            while at != NONE:
+                pins[at] = count = pins[at] + 1
+                if count > 1:
+                    break
+                self.num_evictable -= 1
+                if first_child[at] == NONE:
+                    self._withdraw(Slot(at))
+                at = parents[at]
 
-    def unpin(self, slot: Slot) -> None:
-        at: int = slot
-        while at != NONE:
-            self._pins[at] -= 1
-            if self._pins[at] > 0:
-                return
-            self.num_evictable += 1
-            if self._first_child[at] == NONE:
-                self._on_candidate(Slot(at), True)
-            at = self._parents[at]
+    def unpin(self, slots: Iterable[Slot]) -> None:
+        """One pin less for each of these, and for the parents of those that have none then."""
+        pins, parents, first_child = self._pins, self._parents, self._first_child
+        at: int
+        for at in slots:
+            while at != NONE:
+                pins[at] = count = pins[at] - 1
+                if count:
+                    break
+                self.num_evictable += 1
+                if first_child[at] == NONE:
+                    self._offer(Slot(at))
+                at = parents[at]
 
     def path(self, slot: Slot) -> list[BlockKey]:
         """Keys from the first block of the chain to this one."""
         keys: list[BlockKey] = []
         at: int = slot
         while at != NONE:
-            keys.append(self._places[Slot(at)].key)
+            keys.append(self._keys[at])
             at = self._parents[at]
         keys.reverse()
         return keys
@@ -138,11 +182,12 @@ class BlockTree:
         """Blocks in slots from `cursor` on, and where the next page starts."""
         places: list[BlockPlace] = []
         for number in range(cursor, len(self._pins)):
-            place = self._places.get(Slot(number))
-            if place is None:
+            if number not in self._keys:
                 continue
             if len(places) == max_blocks:
                 return places, number
+            place = self.place_at(Slot(number))
+            assert place is not None
             places.append(place)
         return places, None
 
@@ -159,32 +204,31 @@ class BlockTree:
 
     def check_integrity(self, num_holds: Callable[[Slot], int]) -> None:
         """Raises AssertionError when links, pins or counts contradict one another."""
-        pins = {slot: num_holds(slot) for slot in self._places}
-        children: dict[Slot, set[int]] = {slot: set() for slot in self._places}
-        for slot, place in sorted(self._places.items(), key=lambda item: -item[1].index):
-            assert self._slots[place.key] == slot
+        pins = {slot: num_holds(slot) for slot in self._slots.values()}
+        children: dict[Slot, set[int]] = {slot: set() for slot in pins}
+        for slot in sorted(pins, key=lambda each: -self._indices[each]):
+            assert self._slots[self._keys[slot]] == slot
             assert pins[slot] == self._pins[slot], f"slot {slot}: {self._pins[slot]} pins"
-            parent = self._parents[slot]
-            assert (place.parent is None) == (parent == NONE) == (place.index == 0)
+            index, parent, head = self._indices[slot], self._parents[slot], self._heads[slot]
+            assert (parent == NONE) == (index == 0)
+            assert head in self._keys
+            assert self._indices[head] == index - index % SEGMENT_BLOCKS
             if parent != NONE:
-                assert self._places[Slot(parent)].key == place.parent
-                assert self._places[Slot(parent)].index == place.index - 1
+                assert parent in self._keys
+                assert self._indices[parent] == index - 1
+                assert head == (self._heads[parent] if index % SEGMENT_BLOCKS else slot)
                 pins[Slot(parent)] += pins[slot] > 0
                 children[Slot(parent)].add(slot)
         for slot, expected in children.items():
             assert {*self._children(slot)} == expected
         assert self.num_evictable == sum(count == 0 for count in pins.values())
-        assert len(self._slots) == len(self._places)
+        assert len(self._slots) == len(self._keys)
 
     def _children(self, slot: int) -> Iterator[int]:
         child = self._first_child[slot]
         while child != NONE:
             yield child
             child = self._next[child]
-
-    def _withdraw(self, slot: Slot) -> None:
-        self.num_evictable -= 1
-        self._on_candidate(slot, False)
 
     def _link(self, slot: Slot, parent: int) -> None:
         first = self._first_child[parent]
@@ -193,7 +237,8 @@ class BlockTree:
             self._previous[first] = slot
         self._first_child[parent] = slot
 
-    def _unlink(self, slot: Slot, parent: int) -> None:
+    def _unlink(self, slot: Slot, parent: int) -> bool:
+        """Whether the parent has no children now."""
         before, after = self._previous[slot], self._next[slot]
         if before == NONE:
             self._first_child[parent] = after
@@ -201,3 +246,4 @@ class BlockTree:
             self._next[before] = after
         if after != NONE:
             self._previous[after] = before
+        return before == after == NONE

@@ -1,9 +1,10 @@
 """Who holds which slots: by owner (an attachment or a peer's lease) and handle. Frees nothing."""
 
-from array import array
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from shared.kv.hold_counts import HoldCounts
 from shared.kv.ids import Slot
 
 
@@ -20,12 +21,16 @@ class Holding:
 class HolderTable:
     """Holdings by owner and handle, and the number of holds of each slot."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self) -> None:
         self._owners: dict[str, dict[str, Holding]] = {}
         self._num_own: dict[str, int] = {}
-        self._held_by: dict[str, dict[Slot, int]] = {}
-        self._holds = array("I", bytes(4 * num_slots))
-        self.num_held_slots = 0
+        self._held_by: dict[str, HoldCounts] = {}
+        self._holds = HoldCounts()
+
+    @property
+    def num_held_slots(self) -> int:
+        """Different slots that anybody holds."""
+        return len(self._holds)
 
     def num_own(self, owner: str) -> int:
         """WRITING and PRIVATE slots of an owner."""
@@ -38,11 +43,25 @@ class HolderTable:
             return 0 if holding is None else len(holding.held)
         return len(self._held_by.get(owner, ()))
 
+    def num_allowed(self, owner: str, slots: Sequence[Slot], cap: int) -> int:
+        """How many of these, from the first, the owner may hold without holding more than `cap`."""
+        held = self._held_by.get(owner, ())
+        if len(held) + len(slots) <= cap:
+            return len(slots)
+        new: set[Slot] = set()
+        for number, slot in enumerate(slots):
+            if slot in held or slot in new:
+                continue
+            if len(held) + len(new) >= cap:
+                return number
+            new.add(slot)
+        return len(slots)
+
     def owner_holds(self, owner: str, slot: Slot) -> bool:
         return slot in self._held_by.get(owner, ())
 
     def num_holds(self, slot: Slot) -> int:
-        return self._holds[slot]
+        return self._holds.count(slot)
 
     def owns(self, owner: str, handle: str, slot: Slot) -> bool:
         holding = self._owners.get(owner, {}).get(handle)
@@ -66,22 +85,25 @@ class HolderTable:
         self._owners[owner][handle].own.remove(slot)
         self._num_own[owner] -= 1
 
-    def hold(self, owner: str, handle: str, slot: Slot) -> bool:
-        """False when this handle holds the slot already."""
+    def hold(self, owner: str, handle: str, slots: Collection[Slot]) -> set[Slot]:
+        """Those of the slots that this handle did not hold before."""
         holding = self._holding(owner, handle)
-        if slot in holding.held:
-            return False
-        holding.held.add(slot)
-        held = self._held_by.setdefault(owner, {})
-        held[slot] = held.get(slot, 0) + 1
-        self._holds[slot] += 1
-        self.num_held_slots += self._holds[slot] == 1
-        return True
+        new = {*slots} - holding.held
+        holding.held |= new
+        self._held_by.setdefault(owner, HoldCounts()).add(new)
+        self._holds.add(new)
+        return new
 
-    def drop(self, owner: str, handle: str, slot: Slot) -> None:
-        """End one hold."""
-        self._owners[owner][handle].held.remove(slot)
-        self._count_down(owner, slot)
+    def drop(self, owner: str, handle: str, slots: Iterable[Slot]) -> set[Slot]:
+        """End a hold of each; those that the handle did hold."""
+        holding = self._owners.get(owner, {}).get(handle)
+        if holding is None:
+            return set()
+        gone = holding.held.intersection(slots)
+        holding.held -= gone
+        self._held_by[owner].take(gone)
+        self._holds.take(gone)
+        return gone
 
     def pop(self, owner: str, handle: str) -> Holding:
         """End everything under a handle; empty when there is nothing."""
@@ -90,8 +112,9 @@ class HolderTable:
             return Holding()
         holding = handles.pop(handle, None) or Holding()
         self._num_own[owner] = self.num_own(owner) - len(holding.own)
-        for slot in holding.held:
-            self._count_down(owner, slot)
+        if holding.held:
+            self._held_by[owner].take(holding.held)
+            self._holds.take(holding.held)
         if not handles:
             del self._owners[owner]
             self._num_own.pop(owner, None)
@@ -105,24 +128,16 @@ class HolderTable:
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the counts contradict the holdings."""
-        holds = array("I", bytes(4 * len(self._holds)))
+        holds: Counter[Slot] = Counter()
         for owner, handles in self._owners.items():
             assert sum(len(holding.own) for holding in handles.values()) == self.num_own(owner)
-            assert self.num_held(owner) == len({s for each in handles.values() for s in each.held})
+            own_holds: Counter[Slot] = Counter()
             for holding in handles.values():
                 assert not holding.own & holding.held
-                for slot in holding.held:
-                    holds[slot] += 1
-        assert holds == self._holds
-        assert self.num_held_slots == sum(count > 0 for count in holds)
-
-    def _count_down(self, owner: str, slot: Slot) -> None:
-        held = self._held_by[owner]
-        held[slot] -= 1
-        if not held[slot]:
-            del held[slot]
-        self._holds[slot] -= 1
-        self.num_held_slots -= self._holds[slot] == 0
+                own_holds.update(holding.held)
+            self._held_by.get(owner, HoldCounts()).check_integrity(own_holds)
+            holds += own_holds
+        self._holds.check_integrity(holds)
 
     def _holding(self, owner: str, handle: str) -> Holding:
         return self._owners.setdefault(owner, {}).setdefault(handle, Holding())

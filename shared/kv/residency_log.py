@@ -47,9 +47,14 @@ class ResidencyLog:
         if self._removed.pop(place.key, None) is None:
             self._stored[place.key] = place
 
-    def removed(self, place: BlockPlace) -> None:
-        if self._stored.pop(place.key, None) is None:
-            self._removed[place.key] = place.head
+    def removed(self, blocks: Iterable[tuple[BlockKey, BlockKey]]) -> None:
+        """(key, head of its index segment) of each, every block after those below it."""
+        if not self._stored:
+            self._removed.update(blocks)
+            return
+        for key, head in blocks:
+            if self._stored.pop(key, None) is None:
+                self._removed[key] = head
 
     def drain(self, max_blocks: int = MAX_EVENT_BLOCKS) -> ResidencyChange | None:
         """The next event, None when nothing changed. Call until None for all of it."""

@@ -5,8 +5,9 @@ while somebody holds it is DOOMED until the last hold ends.
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -57,18 +58,30 @@ class SlotTable:
     def generation(self, slot: Slot) -> Generation:
         return Generation(self._table[slot])
 
-    def checksum(self, slot: Slot) -> int:
-        return self._checksums[slot]
+    def generations(self, slots: Iterable[Slot]) -> Iterator[Generation]:
+        read = cast("Callable[[Slot], Generation]", self._table.__getitem__)
+        return map(read, slots)
+
+    def checksums(self, slots: Iterable[Slot]) -> Iterator[int]:
+        return map(self._checksums.__getitem__, slots)
 
     def count(self, state: SlotState) -> int:
         return self._counts[state]
 
-    def take(self) -> Slot:
-        """A free slot, now WRITING in its next generation."""
-        slot = Slot(self._free.pop())
-        self.bump(slot)
-        self._set(slot, SlotState.WRITING)
-        return slot
+    def take(self, count: int) -> list[Slot]:
+        """Free slots, now WRITING in their next generations; there must be so many."""
+        start = len(self._free) - count
+        assert start >= 0, "more slots than are free"
+        taken = self._free[start:].tolist()
+        del self._free[start:]
+        taken.reverse()
+        table, states, writing = self._table, self._states, int(SlotState.WRITING)
+        for slot in taken:
+            table[slot] += 1
+            states[slot] = writing
+        self._counts[SlotState.FREE] -= count
+        self._counts[SlotState.WRITING] += count
+        return cast("list[Slot]", taken)
 
     def bump(self, slot: Slot) -> None:
         """Whoever reads this slot in place throws the result away."""
@@ -91,9 +104,16 @@ class SlotTable:
     def doom(self, slot: Slot) -> None:
         self._set(slot, SlotState.DOOMED)
 
-    def free(self, slot: Slot) -> None:
-        self._set(slot, SlotState.FREE)
-        self._free.append(slot)
+    def free(self, slots: Collection[Slot]) -> None:
+        """Of any state; `on_free` is told once."""
+        if not slots:
+            return
+        states, counts = self._states, self._counts
+        for slot in slots:
+            counts[states[slot]] -= 1
+            states[slot] = 0
+        counts[SlotState.FREE] += len(slots)
+        self._free.extend(slots)
         self.on_free()
 
     def check_integrity(self) -> None:

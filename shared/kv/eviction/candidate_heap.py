@@ -15,6 +15,9 @@ class CandidateHeap:
     def __init__(self) -> None:
         self._scores: dict[Slot, float] = {}
         self._candidates: set[Slot] = set()
+        self._first: tuple[float, Slot] | None = None
+        """Apart from the heap and not above it: while a chain goes from its end, each parent comes
+        and goes here."""
         self._heap: list[tuple[float, Slot]] = []
 
     def __len__(self) -> int:
@@ -33,6 +36,8 @@ class CandidateHeap:
     def drop(self, slot: Slot) -> float | None:
         """Forget the block; its last score."""
         self._candidates.discard(slot)
+        if self._first is not None and self._first[1] == slot:
+            self._first = None
         return self._scores.pop(slot, None)
 
     def offer(self, slot: Slot) -> None:
@@ -44,16 +49,32 @@ class CandidateHeap:
         self._candidates.discard(slot)
 
     def lowest(self) -> Slot | None:
-        while self._heap:
-            score, slot = self._heap[0]
+        first = self._first
+        while first is not None or self._heap:
+            if first is None:
+                first = heapq.heappop(self._heap)
+            score, slot = first
             if slot in self._candidates and self._scores[slot] == score:
+                self._first = first
                 return slot
-            heapq.heappop(self._heap)
+            first = None
+        self._first = None
         return None
 
     def _push(self, slot: Slot) -> None:
-        if len(self._heap) > 64 + 2 * len(self._candidates):
+        entry = (self._scores[slot], slot)
+        heap = self._heap
+        if self._first is None:
+            if heap and heap[0] < entry:
+                heapq.heappush(heap, entry)
+            else:
+                self._first = entry
+        elif entry < self._first:
+            heapq.heappush(heap, self._first)
+            self._first = entry
+        else:
+            heapq.heappush(heap, entry)
+        if len(heap) > 64 + 2 * len(self._candidates):
+            self._first = None
             self._heap = [(self._scores[each], each) for each in self._candidates]
             heapq.heapify(self._heap)
-            return
-        heapq.heappush(self._heap, (self._scores[slot], slot))

@@ -35,6 +35,10 @@ class DecayedFrequencyEviction:
         self._heap = CandidateHeap()
         self._remembered: dict[BlockKey, float] = {}
         self._max_size = 0
+        # The heap's own, without a call in between for each block that goes.
+        self.offer = self._heap.offer
+        self.withdraw = self._heap.withdraw
+        self.victim = self._heap.lowest
 
     def stored(self, slot: Slot, key: BlockKey) -> None:
         self._now += self._tick
@@ -59,15 +63,6 @@ class DecayedFrequencyEviction:
         self._remembered[key] = score
         if len(self._remembered) > REMEMBERED * self._max_size:
             del self._remembered[next(iter(self._remembered))]
-
-    def offer(self, slot: Slot) -> None:
-        self._heap.offer(slot)
-
-    def withdraw(self, slot: Slot) -> None:
-        self._heap.withdraw(slot)
-
-    def victim(self) -> Slot | None:
-        return self._heap.lowest()
 
     def _with_use(self, score: float) -> float:
         """log2(2^score + 2^now)."""

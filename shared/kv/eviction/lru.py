@@ -10,6 +10,10 @@ class LruEviction:
     def __init__(self) -> None:
         self._now = 0
         self._heap = CandidateHeap()
+        # The heap's own, without a call in between for each block that goes.
+        self.offer = self._heap.offer
+        self.withdraw = self._heap.withdraw
+        self.victim = self._heap.lowest
 
     def stored(self, slot: Slot, key: BlockKey) -> None:
         self.used(slot)
@@ -23,12 +27,3 @@ class LruEviction:
 
     def removed(self, slot: Slot) -> None:
         self._heap.drop(slot)
-
-    def offer(self, slot: Slot) -> None:
-        self._heap.offer(slot)
-
-    def withdraw(self, slot: Slot) -> None:
-        self._heap.withdraw(slot)
-
-    def victim(self) -> Slot | None:
-        return self._heap.lowest()
