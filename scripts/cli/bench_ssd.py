@@ -18,6 +18,8 @@ from scripts.launcher.options import ClusterOptions
 
 MB = 1 << 20
 TEMPORARY = Path(tempfile.gettempdir())
+MEASURED = ("lru", "decayed_frequency", "predicted_reuse")
+"""Eviction policies; the last is what a node has by default."""
 IDLE_S = 10.0
 NODE = "node-1"
 READ_GOAL = 0.8
@@ -54,7 +56,7 @@ def ssd(
             status.update(f"blocks of {size} MB")
             reads.append(measure_reads(folder, size * MB, megabytes * MB, rounds))
         status.update("the pool's books")
-        books = [measure_slots(slots, policy) for policy in ("lru", "decayed_frequency")]
+        books = [measure_slots(slots, policy) for policy in MEASURED]
         status.update("an idle transfer")
         idle = asyncio.run(_idle_share())
     bars = [*map(_read_bar, reads), *(bar for one in books for bar in _slot_bars(one))]

@@ -22,7 +22,10 @@ class TransportSettings(CommonSettings):
         default="", description="port, or range as in 7400-7499, to listen at; unset: a free one"
     )
     tcp_streams: int | None = Field(
-        default=None, ge=1, le=16, description="streams to one peer; unset: one for two cores, 4 at most"
+        default=None,
+        ge=1,
+        le=16,
+        description="streams to one peer; unset: one for two cores, 4 at most",
     )
     peer_bytes_in_flight: int = Field(
         default=256 << 20, ge=1 << 20, description="how much may be on its way from one peer"

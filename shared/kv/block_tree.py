@@ -119,8 +119,8 @@ class BlockTree:
         self._first_child[slot] = self._previous[slot] = self._next[slot] = NONE
         self._pins[slot] = 1
         if parent != NONE:
+            self.pin((Slot(parent),))  # before it has a child: it may be a candidate
             self._link(slot, parent)
-            self.pin((Slot(parent),))
 
     def remove(self, slot: Slot) -> tuple[BlockKey, BlockKey]:
         """Take out a block that has no children: its key and that of its segment's head."""
@@ -129,7 +129,16 @@ class BlockTree:
         head = self._keys[self._heads[slot]]
         del self._keys[slot], self._slots[key]
         parent = self._parents[slot]
-        is_last = parent != NONE and self._unlink(slot, parent)
+        is_last = False
+        if parent != NONE:
+            before, after = self._previous[slot], self._next[slot]
+            is_last = before == after == NONE
+            if before == NONE:
+                self._first_child[parent] = after
+            else:
+                self._next[before] = after
+            if after != NONE:
+                self._previous[after] = before
         if not self._pins[slot]:
             self.num_evictable -= 1
             if is_last and not self._pins[parent]:
@@ -236,14 +245,3 @@ class BlockTree:
         if first != NONE:
             self._previous[first] = slot
         self._first_child[parent] = slot
-
-    def _unlink(self, slot: Slot, parent: int) -> bool:
-        """Whether the parent has no children now."""
-        before, after = self._previous[slot], self._next[slot]
-        if before == NONE:
-            self._first_child[parent] = after
-        else:
-            self._next[before] = after
-        if after != NONE:
-            self._previous[after] = before
-        return before == after == NONE

@@ -6,6 +6,7 @@ earned is remembered for a while after it is gone, by key, for the gaps of a con
 than the stay in a small pool.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from math import log2
 
@@ -33,7 +34,8 @@ class DecayedFrequencyEviction:
         self._now = 0.0
         self._keys: dict[Slot, BlockKey] = {}
         self._heap = CandidateHeap()
-        self._remembered: dict[BlockKey, float] = {}
+        self._remembered: OrderedDict[BlockKey, float] = OrderedDict()
+        """The oldest first: a dict would look for it past all that left before."""
         self._max_size = 0
         # The heap's own, without a call in between for each block that goes.
         self.offer = self._heap.offer
@@ -62,7 +64,7 @@ class DecayedFrequencyEviction:
             return
         self._remembered[key] = score
         if len(self._remembered) > REMEMBERED * self._max_size:
-            del self._remembered[next(iter(self._remembered))]
+            self._remembered.popitem(last=False)
 
     def _with_use(self, score: float) -> float:
         """log2(2^score + 2^now)."""

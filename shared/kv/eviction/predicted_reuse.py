@@ -7,7 +7,7 @@ a horizon is learnt as it happens, and also for blocks that are gone but remembe
 logarithm of that share, less one for each horizon since the last use, so that old promises fade.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
@@ -29,20 +29,21 @@ UNKNOWN: Kind = (-1, 0, 0)
 
 
 @dataclass(slots=True)
-class _Known:
-    """A block that is here or remembered."""
-
-    uses: int
-    kind: Kind
-    used_at: int
-
-
-@dataclass(slots=True)
 class _Fate:
     """What became of the blocks of a kind."""
 
     again: float = 0.0
     given_up: float = 0.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A block that is here or remembered."""
+
+    uses: int
+    fate: _Fate
+    """Of its kind."""
+    used_at: int
 
 
 class PredictedReuseEviction:
@@ -56,21 +57,25 @@ class PredictedReuseEviction:
         self._now = 0
         self._keys: dict[Slot, BlockKey] = {}
         self._known: dict[BlockKey, _Known] = {}
-        self._gone: dict[BlockKey, None] = {}
+        self._gone: OrderedDict[BlockKey, None] = OrderedDict()
         """Of the known ones, those that are not here, oldest first."""
         self._heap = CandidateHeap()
-        self._open: deque[tuple[int, BlockKey, Kind]] = deque()
+        self._open: deque[tuple[int, BlockKey, _Fate]] = deque()
         """Uses within the horizon."""
         self._fates: dict[Kind, _Fate] = {}
         self._all = _Fate()
         self._max_size = 0
+        # The heap's own, without a call in between for each block that goes.
+        self.offer = self._heap.offer
+        self.withdraw = self._heap.withdraw
+        self.victim = self._heap.lowest
 
     def stored(self, slot: Slot, key: BlockKey) -> None:
         self._keys[slot] = key
         self._max_size = max(self._max_size, len(self._keys))
         self._gone.pop(key, None)
         if key not in self._known:
-            self._known[key] = _Known(0, UNKNOWN, self._now)
+            self._known[key] = _Known(0, self._fate(UNKNOWN), self._now)
         self._use(slot, key)
 
     def used(self, slot: Slot) -> None:
@@ -87,10 +92,10 @@ class PredictedReuseEviction:
             if known.uses == 1:
                 # The first block is often common to all; lengths in half octaves.
                 seen_bits = min(num_seen.bit_length(), MAX_SEEN_BITS) if num_seen > 1 else 0
-                known.kind = (0, seen_bits, int(2 * log2(num_new)))
+                known.fate = self._fate((0, seen_bits, int(2 * log2(num_new))))
             else:
-                known.kind = (1, min(known.uses, MAX_USES), new_bits)
-            self._open.append((known.used_at, key, known.kind))
+                known.fate = self._fate((1, min(known.uses, MAX_USES), new_bits))
+            self._open.append((known.used_at, key, known.fate))
             self._score(slot, known)
 
     def removed(self, slot: Slot) -> None:
@@ -100,43 +105,38 @@ class PredictedReuseEviction:
             return
         self._gone[key] = None
         if len(self._gone) > REMEMBERED * self._max_size:
-            oldest = next(iter(self._gone))
-            del self._gone[oldest], self._known[oldest]
-
-    def offer(self, slot: Slot) -> None:
-        self._heap.offer(slot)
-
-    def withdraw(self, slot: Slot) -> None:
-        self._heap.withdraw(slot)
-
-    def victim(self) -> Slot | None:
-        return self._heap.lowest()
+            oldest, _ = self._gone.popitem(last=False)
+            del self._known[oldest]
 
     def _use(self, slot: Slot, key: BlockKey) -> None:
         known = self._known[key]
         self._now += 1
         if known.uses:
-            self._fate(known.kind).again += 1
+            known.fate.again += 1
             self._all.again += 1
         known.uses += 1
         known.used_at = self._now
-        self._give_up_old()
+        if self._open and self._now - self._open[0][0] > self._horizon:
+            self._give_up_old()
         self._score(slot, known)
 
     def _give_up_old(self) -> None:
         while self._open and self._now - self._open[0][0] > self._horizon:
-            used_at, key, kind = self._open.popleft()
+            used_at, key, fate = self._open.popleft()
             known = self._known.get(key)
             if known is None or known.used_at == used_at:
-                self._fate(kind).given_up += 1
+                fate.given_up += 1
                 self._all.given_up += 1
 
     def _fate(self, kind: Kind) -> _Fate:
-        return self._fates.setdefault(kind, _Fate())
+        fate = self._fates.get(kind)
+        if fate is None:
+            fate = self._fates[kind] = _Fate()
+        return fate
 
     def _score(self, slot: Slot, known: _Known) -> None:
-        of_all = (self._all.again + 1) / (self._all.again + self._all.given_up + 2)
-        fate = self._fate(known.kind)
+        every, fate = self._all, known.fate
+        of_all = (every.again + 1) / (every.again + every.given_up + 2)
         again = fate.again + self._prior * of_all
         share = again / (fate.again + fate.given_up + self._prior)
         self._heap.put(slot, known.used_at / self._horizon + log2(share))

@@ -1,5 +1,6 @@
 """S3-FIFO (SOSP'23): a small queue where new blocks must be used to stay, a main queue, ghosts."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from shared.kv.eviction.candidate_heap import CandidateHeap
@@ -19,7 +20,7 @@ class S3FifoEviction:
         self._small = CandidateHeap()
         self._main = CandidateHeap()
         self._offered: set[Slot] = set()
-        self._ghosts: dict[BlockKey, None] = {}
+        self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._is_small: set[Slot] = set()
 
     def stored(self, slot: Slot, key: BlockKey) -> None:
@@ -49,7 +50,7 @@ class S3FifoEviction:
             self._small.drop(slot)
             self._ghosts[key] = None
             if len(self._ghosts) > max(1, len(self._main)):
-                del self._ghosts[next(iter(self._ghosts))]
+                self._ghosts.popitem(last=False)
         else:
             self._main.drop(slot)
 
