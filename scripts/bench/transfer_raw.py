@@ -22,6 +22,8 @@ MIB = 1 << 20
 SIDE = Path(__file__).with_name("transfer_side.py")
 RAW_GOAL, HASHED_GOAL = 0.95, 0.9
 TCP_GOAL, CPU_GOAL = 1.7, 0.6
+HASHED_TCP_GOAL = 0.9 * TCP_GOAL
+"""With the check of what arrives, which Mooncake's engine does not do."""
 OnRun = Callable[[str], None]
 
 
@@ -246,8 +248,9 @@ def _bars(found: dict[str, Variant], block_mib: int) -> list[Bar]:
     ]
     for direction in ("read", "write"):
         other = f"Mooncake {direction}"
+        bars.append(_speed(found, f"{block_mib} MiB tcp / {other}", "tcp", other, TCP_GOAL))
         name = f"{block_mib} MiB tcp + xxh3 / {other}"
-        bars.append(_speed(found, name, "tcp + xxh3", other, TCP_GOAL))
+        bars.append(_speed(found, name, "tcp + xxh3", other, HASHED_TCP_GOAL))
         ours, theirs = found["tcp + xxh3"], found[other]
         if theirs.seconds.failure or ours.seconds.failure:
             why = theirs.seconds.failure or ours.seconds.failure
