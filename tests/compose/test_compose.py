@@ -4,17 +4,23 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import httpx
 import pytest
 
 from services.gateway.settings import GatewaySettings
 from shared.runtime.lifecycle import STOP_TIMEOUT_S
-from tests.support import compose_project
-from tests.support.cluster import DUMMY_MODEL, HostedCluster
-from tests.support.compose_project import SERVICES, ComposeProject
-from tests.support.load import Load, Outcomes
+from tests.support.cluster import HostedCluster
+from tests.support.compose_project import (
+    SERVICES,
+    ComposeProject,
+    dummy_project,
+    skip_without_compose,
+    under_load,
+)
+from tests.support.deadline import wait_until
+from tests.support.load import Load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2_400)]
 LARGE = {"prefill": 3, "decode": 2, "transfer": 2, "conductor": 2, "cache_index": 2}
@@ -26,26 +32,15 @@ OWN_USER, ONE_GB = "moonpool", 1e9
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeProject]:
     """One container of each service, with the tiny dummy model."""
-    reason = compose_project.why_not()
-    if reason:
-        pytest.skip(reason)
-    variables = {
-        "MOONPOOL_MODEL": DUMMY_MODEL,
-        "MOONPOOL_POOL_BYTES": str(64 << 20),
-        "MOONPOOL_SHARED_SIZE": "512m",
-    }
-    with ComposeProject(tmp_path_factory.mktemp("compose"), **variables) as project:
-        project.up(**SMALL)
+    with dummy_project(tmp_path_factory.mktemp("compose")) as project:
         yield project
 
 
 def test_from_a_clean_clone_to_the_first_answer_of_the_real_model(tmp_path: Path) -> None:
-    reason = compose_project.why_not()
-    if reason:
-        pytest.skip(reason)
+    skip_without_compose()
     start_s = time.monotonic()
     with ComposeProject(tmp_path) as project:
-        project.up()
+        project.start()
         up_s = time.monotonic() - start_s
         body = {
             "model": "SmolLM2-135M-Instruct",
@@ -93,18 +88,6 @@ def test_a_container_may_do_little(project: ComposeProject, service: str) -> Non
             assert config["StopTimeout"] >= drain_s + 3 * STOP_TIMEOUT_S
 
 
-def under_load(
-    project: ComposeProject, load: Load, fault: Any, *, after_s: float = 3.0
-) -> Outcomes:
-    async def run() -> Outcomes:
-        return await load.during(lambda: asyncio.to_thread(fault), before_s=2.0, after_s=after_s)
-
-    outcomes = asyncio.run(run())
-    assert outcomes.num_right > 0
-    assert set(outcomes.counts) == {"right"}, (outcomes.errors, project.logs()[-5_000:])
-    return outcomes
-
-
 @pytest.fixture(scope="module")
 def load(project: ComposeProject) -> Load:
     return Load(cast(HostedCluster, project))
@@ -121,9 +104,28 @@ def test_scaling_up_and_down_under_load_loses_no_request(
     assert numbers(project) == {"gateway": 1} | {
         name.replace("_", "-"): count for name, count in LARGE.items()
     }
+    started_s = time.time()
     fewer = under_load(project, load, lambda: project.up(**SMALL))
     assert set(numbers(project).values()) == {1}
+    # They were told to drain and were not killed: each ended by itself, with nothing wrong.
+    ends = project.ends(started_s)
+    assert len(ends) == sum(LARGE.values()) - sum(SMALL.values())
+    assert set(ends.values()) == {0}, ends
     print(f"\nright answers: {more.num_right} scaling up, {fewer.num_right} scaling down")
+
+
+def test_a_process_that_hangs_makes_its_container_unhealthy(project: ComposeProject) -> None:
+    (container,) = project.containers("conductor")
+
+    def is_unhealthy() -> bool:
+        return project.unhealthy().get(container["Name"]) == "unhealthy"
+
+    project.signal("conductor", "SIGSTOP")
+    try:
+        wait_until(is_unhealthy, timeout_s=180, what="it is unhealthy")
+    finally:
+        project.signal("conductor", "SIGCONT")
+    project.wait_healthy()
 
 
 @pytest.mark.parametrize("service", ["prefill", "decode"])

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -145,12 +144,13 @@ async def test_who_shows_no_certificate_for_peers_joins_no_cluster(
         f'  tls {{ cert_file: "{own}/cert.pem", key_file: "{own}/key.pem", '
         f'ca_file: "{own}/ca.pem" }}\n}}\n'
     )
-    stranger = subprocess.Popen(
-        [find_nats_server(), "-c", config], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    quiet = asyncio.subprocess.DEVNULL
+    stranger = await asyncio.create_subprocess_exec(
+        find_nats_server(), "-c", config, stdin=quiet, stderr=quiet
     )
     try:
         log = tmp_path / "1.log"
         await until(lambda: "incompatible key usage" in log.read_text(), what="it is refused")
     finally:
         stranger.kill()
-        stranger.wait()
+        await stranger.wait()
