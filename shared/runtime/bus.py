@@ -164,6 +164,16 @@ class Bus:
     def max_payload_bytes(self) -> int:
         return int(self.client.max_payload)
 
+    @property
+    def server_version(self) -> str:
+        """Of the NATS server that we are connected to."""
+        return str(self.client.connected_server_version)
+
+    @property
+    def num_servers(self) -> int:
+        """That we know of: named in the address, or by the cluster itself."""
+        return len(self.client.servers)
+
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop after each reconnect."""
         self._reconnect_callbacks.append(callback)
