@@ -12,6 +12,7 @@ from scripts.cli import (
     bench_calibrate,
     bench_conductor,
     bench_engine,
+    bench_idle,
     bench_index,
     bench_overhead,
     bench_soak,
@@ -42,6 +43,7 @@ app.command("conductor")(bench_conductor.conductor)
 app.command("calibrate")(bench_calibrate.calibrate_command)
 app.command("transfer")(bench_transfer.transfer)
 app.command("ssd")(bench_ssd.ssd)
+app.command("idle")(bench_idle.idle)
 app.command("soak")(bench_soak.soak)
 
 

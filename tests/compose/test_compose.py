@@ -1,6 +1,7 @@
 """compose.yaml for real: from a clean clone to an answer, scaled and killed under load."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -142,3 +143,22 @@ def test_a_killed_worker_under_load_loses_no_request(
     print(f"\nright answers: {outcomes.num_right}")
     project.up(**(SMALL | {service: 2}))
     assert len(project.containers(service)) == 2
+
+
+def test_prometheus_finds_every_container_of_ours(project: ComposeProject) -> None:
+    image = "prom/prometheus"
+    if image not in project.docker("images", "--format", "{{.Repository}}").splitlines():
+        pytest.skip(f"the image {image} is not here")
+    project.up(**(SMALL | {"prefill": 2}))
+    project.compose("up", "-d", "--no-recreate", "prometheus")
+    url = f"http://{project.compose('port', 'prometheus', '9090').strip()}/api/v1/query"
+
+    def scraped() -> Counter[str]:
+        try:
+            answer = httpx.get(url, params={"query": "up == 1"}, timeout=10, trust_env=False).json()
+        except (httpx.HTTPError, ValueError):
+            return Counter()
+        return Counter(one["metric"]["service_name"] for one in answer["data"]["result"])
+
+    wanted = Counter({name: 1 + (name == "prefill") for name in SERVICES})
+    wait_until(lambda: scraped() == wanted, timeout_s=120, what=f"all are scraped: {scraped()}")

@@ -21,6 +21,7 @@ from tests.support.load import Load, Outcomes
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("gateway", "conductor", "cache-index", "transfer", "prefill", "decode")
+FREE_PORTS = {"MOONPOOL_PORT": "0", "MOONPOOL_PROMETHEUS_PORT": "0"}
 PROJECT_LABEL = "com.docker.compose.project"
 SIGNAL = """
 import os, signal, sys
@@ -63,7 +64,7 @@ class ComposeProject:
         self._project = f"moonpool-test-{secrets.token_hex(3)}"
         # Of the user's own settings none comes along, but for those of the build.
         own = {name: one for name, one in os.environ.items() if not name.startswith("MOONPOOL_")}
-        self._env = own | {"MOONPOOL_PORT": "0", "MOONPOOL_ADMIN_KEY": self.admin_key, **variables}
+        self._env = own | {**FREE_PORTS, "MOONPOOL_ADMIN_KEY": self.admin_key, **variables}
 
     def __enter__(self) -> Self:
         self._run(["git", "clone", "-q", str(ROOT), str(self._clone)], cwd=ROOT)
