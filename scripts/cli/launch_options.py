@@ -1,6 +1,6 @@
 """Options that `up` and `node` share: what workers are told, and how a run ends."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +44,7 @@ JsonWhenReadyOption = Annotated[
 ]
 
 
-def check_choices(*given: tuple[str, str | None, Sequence[str]]) -> None:
+def check_choices(*given: tuple[str, str | None, Collection[str]]) -> None:
     """CommandError for an option (its name, its value, what is allowed) that is none of these."""
     for option, value, allowed in given:
         if value is not None and value not in allowed:
