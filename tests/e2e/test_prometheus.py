@@ -13,6 +13,7 @@ from tests.support.deadline import wait_until
 from tests.support.prometheus import Prometheus, dashboard_queries
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+MAY_BE_EMPTY: set[str] = set()
 ROLES = {"gateway", "conductor", "cache-index", "transfer", "prefill", "decode"}
 
 
@@ -54,19 +55,17 @@ def test_every_process_is_scraped(watched: Watched) -> None:
 
 
 def test_every_panel_has_an_answer_once_requests_were_served(watched: Watched) -> None:
-    unanswered: set[str] = set()
+    queries, answered = dashboard_queries(), set[str]()
 
-    def all_answered() -> bool:
+    def are_all_answered() -> bool:
         serve(watched.cluster)
-        asked = dashboard_queries().items()
-        unanswered.clear()
-        unanswered.update(name for name, query in asked if not watched.prometheus.ask(query))
-        return not unanswered - MAY_BE_EMPTY
+        answered.update(name for name, query in queries.items() if watched.prometheus.ask(query))
+        return answered >= queries.keys() - MAY_BE_EMPTY
 
-    wait_until(all_answered, timeout_s=60, what=f"panels without an answer: {unanswered}")
-
-
-MAY_BE_EMPTY: set[str] = set()
+    try:
+        wait_until(are_all_answered, timeout_s=60, what="every panel has an answer")
+    except AssertionError:
+        raise AssertionError(f"without one: {queries.keys() - answered}") from None
 
 
 def test_rules_are_evaluated_and_nothing_is_wrong_with_a_healthy_cluster(watched: Watched) -> None:
