@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.support.api import Api, on_nodes
@@ -13,7 +14,8 @@ from tests.support.deadline import wait_until
 from tests.support.prometheus import Prometheus, dashboard_queries
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
-MAY_BE_EMPTY: set[str] = set()
+MAY_BE_EMPTY = {"Transfer failures a second: 0"}
+"""By reason, and nothing failed."""
 ROLES = {"gateway", "conductor", "cache-index", "transfer", "prefill", "decode"}
 
 
@@ -27,7 +29,8 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    with HostedCluster(dummy_options()) as cluster:
+    ssd = {"MOONPOOL_SSD_DIR": str(tmp_path_factory.mktemp("ssd"))}
+    with HostedCluster(dummy_options(extra_env={"transfer": ssd})) as cluster:
         services = command(cluster, "status", is_sure=False)["services"]
         addresses = {urlsplit(one["metrics"]).netloc: one["service"] for one in services}
         with Prometheus(tmp_path_factory.mktemp("prometheus"), addresses) as prometheus:
@@ -35,8 +38,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def serve(cluster: HostedCluster) -> None:
-    """A cold run, a local hit and a remote one."""
+    """A cold run, a local hit and a remote one; a target that is met and one that cannot be."""
     api = Api(cluster.base_url, cluster.admin_key, DUMMY_MODEL)
+    for target_ms, status in (("60000", 200), ("0.01", 429)):
+        answer = httpx.post(
+            f"{api.base_url}/v1/completions",
+            json=api.body([5] * 20, max_tokens=8),
+            headers=api.headers | {"x-moonpool-ttft-slo-ms": target_ms},
+            timeout=60,
+            trust_env=False,
+        )
+        assert answer.status_code == status, answer.text
     prompt = [7 * number % 400 + 3 for number in range(1_100)]
     api.complete(prompt, max_tokens=8, placement=on_nodes(1, 1))
     api.complete([*prompt, 5], max_tokens=8, placement=on_nodes(1, 1))
