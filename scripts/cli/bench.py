@@ -12,6 +12,7 @@ from scripts.cli import (
     bench_calibrate,
     bench_conductor,
     bench_engine,
+    bench_idle,
     bench_index,
     bench_overhead,
     bench_overlap,
@@ -44,6 +45,7 @@ app.command("calibrate")(bench_calibrate.calibrate_command)
 app.command("transfer")(bench_transfer.transfer)
 app.command("overlap")(bench_overlap.overlap)
 app.command("ssd")(bench_ssd.ssd)
+app.command("idle")(bench_idle.idle)
 app.command("soak")(bench_soak.soak)
 
 

@@ -35,7 +35,8 @@ def credentials(
         return
     console.print(
         f"made {made.folder}\n"
-        "  NATS: include nats/users.conf in its configuration, with nats/cert.pem and key.pem\n"
+        "  NATS: include nats/users.conf in its configuration, with nats/cert.pem and key.pem "
+        "(and ca.pem, for the routes of a cluster)\n"
         "  Redis: aclfile redis/users.acl, with redis/cert.pem and key.pem\n"
         "  a service: MOONPOOL_SECRETS_DIR=<folder>/<service>, "
         "MOONPOOL_NATS_CA=<folder>/<service>/ca.pem\n"

@@ -9,10 +9,25 @@ from typing import Annotated
 
 import typer
 
+from scripts.cli.launch_options import (
+    DTYPES,
+    LOG_LEVELS,
+    MODES,
+    DecodeTokensOption,
+    DrainTimeoutOption,
+    DtypeOption,
+    JsonWhenReadyOption,
+    KeepLogsOption,
+    LogLevelOption,
+    ModeOption,
+    RunDirOption,
+    ThreadsOption,
+    check_choices,
+)
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
-from scripts.cli.up import DTYPES, LOG_LEVELS, MODES, check_model, parse_size
+from scripts.cli.up import check_model, parse_size
 from scripts.launcher.errors import LaunchError
 from scripts.launcher.joined_node import JoinedNode
 from scripts.launcher.options import DEFAULT_DECODE_TOKENS, DEFAULT_MODEL, ClusterOptions
@@ -53,38 +68,15 @@ def node(
     pool_size: Annotated[
         str, typer.Option(envvar="MOONPOOL_POOL_BYTES", help="KV pool, such as 512M or 64G.")
     ] = "768M",
-    decode_tokens: Annotated[
-        int,
-        typer.Option(
-            envvar="MOONPOOL_DECODE_TOKENS", min=1, help="Tokens of each decode worker's cache."
-        ),
-    ] = DEFAULT_DECODE_TOKENS,
-    dtype: Annotated[
-        str | None, typer.Option(envvar="MOONPOOL_DTYPE", help="float32 or bfloat16.")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(envvar="MOONPOOL_MODE", help="exact or fast.")] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            envvar="MOONPOOL_THREADS", min=1, help="Threads of each worker; else shared out."
-        ),
-    ] = None,
-    drain_timeout_s: Annotated[
-        float,
-        typer.Option(
-            envvar="MOONPOOL_DRAIN_TIMEOUT_S", min=0, help="For requests that run at the end."
-        ),
-    ] = 10.0,
-    log_level: Annotated[
-        str, typer.Option(envvar="MOONPOOL_LOG_LEVEL", help=" ".join(LOG_LEVELS))
-    ] = "INFO",
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Folder for logs; removed at the end.")
-    ] = None,
-    keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep them in any case.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout when it is ready.")
-    ] = False,
+    decode_tokens: DecodeTokensOption = DEFAULT_DECODE_TOKENS,
+    dtype: DtypeOption = None,
+    mode: ModeOption = None,
+    threads: ThreadsOption = None,
+    drain_timeout_s: DrainTimeoutOption = 10.0,
+    log_level: LogLevelOption = "INFO",
+    run_dir: RunDirOption = None,
+    keep_logs: KeepLogsOption = False,
+    as_json: JsonWhenReadyOption = False,
 ) -> None:
     """Start a node on this host, join a cluster, and supervise it until Ctrl-C.
 
@@ -99,13 +91,11 @@ def node(
 
       moonpool node --nats nats://10.0.0.1:4222 --prefill 0 --decode 2 --pool-size 64G --json
     """
-    for option, value, allowed in (
+    check_choices(
         ("--log-level", log_level.upper(), LOG_LEVELS),
         ("--dtype", dtype, DTYPES),
         ("--mode", mode, MODES),
-    ):
-        if value is not None and value not in allowed:
-            raise CommandError(f"{option} {value} is none of {', '.join(allowed)}")
+    )
     if not prefill + decode + both:
         raise CommandError("a node without workers does nothing", hint="give --prefill or --decode")
     check_model(model)

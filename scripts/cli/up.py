@@ -8,6 +8,21 @@ from typing import Annotated
 import typer
 from rich.panel import Panel
 
+from scripts.cli.launch_options import (
+    DTYPES,
+    LOG_LEVELS,
+    MODES,
+    DecodeTokensOption,
+    DrainTimeoutOption,
+    DtypeOption,
+    JsonWhenReadyOption,
+    KeepLogsOption,
+    LogLevelOption,
+    ModeOption,
+    RunDirOption,
+    ThreadsOption,
+    check_choices,
+)
 from scripts.cli.output import CommandError, console, print_json
 from scripts.cli.progress import ClusterView
 from scripts.cli.stopping import first_of, watch_signals
@@ -25,10 +40,7 @@ from shared.scheduling.policies.registry import POLICIES
 from shared.simulator.hardware import load_hardware
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-DTYPES = ("float32", "bfloat16")
-MODES = ("exact", "fast")
 DEFAULT_HOST = "127.0.0.1"
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def up(
@@ -79,16 +91,9 @@ def up(
         str,
         typer.Option(envvar="MOONPOOL_POOL_BYTES", help="KV pool of a node, such as 512M or 4G."),
     ] = "768M",
-    decode_tokens: Annotated[
-        int,
-        typer.Option(
-            envvar="MOONPOOL_DECODE_TOKENS", min=1, help="Tokens of each decode worker's cache."
-        ),
-    ] = DEFAULT_DECODE_TOKENS,
-    dtype: Annotated[
-        str | None, typer.Option(envvar="MOONPOOL_DTYPE", help="float32 or bfloat16.")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(envvar="MOONPOOL_MODE", help="exact or fast.")] = None,
+    decode_tokens: DecodeTokensOption = DEFAULT_DECODE_TOKENS,
+    dtype: DtypeOption = None,
+    mode: ModeOption = None,
     policy: Annotated[
         str | None,
         typer.Option(envvar="MOONPOOL_POLICY", help=f"Placement policy: {', '.join(POLICIES)}."),
@@ -100,32 +105,16 @@ def up(
             help="Dummy models: take the times of this hardware profile instead of computing.",
         ),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            envvar="MOONPOOL_THREADS", min=1, help="Threads of each worker; else shared out."
-        ),
-    ] = None,
-    drain_timeout_s: Annotated[
-        float,
-        typer.Option(
-            envvar="MOONPOOL_DRAIN_TIMEOUT_S", min=0, help="For requests that run at the end."
-        ),
-    ] = 10.0,
+    threads: ThreadsOption = None,
+    drain_timeout_s: DrainTimeoutOption = 10.0,
     admin_key: Annotated[
         str | None,
         typer.Option(envvar="MOONPOOL_ADMIN_KEY", help="Allows `placement`; else a random one."),
     ] = None,
-    log_level: Annotated[
-        str, typer.Option(envvar="MOONPOOL_LOG_LEVEL", help=" ".join(LOG_LEVELS))
-    ] = "INFO",
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Folder for logs and sockets; removed at the end.")
-    ] = None,
-    keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep them in any case.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout when it is ready.")
-    ] = False,
+    log_level: LogLevelOption = "INFO",
+    run_dir: RunDirOption = None,
+    keep_logs: KeepLogsOption = False,
+    as_json: JsonWhenReadyOption = False,
 ) -> None:
     """Start a whole cluster on this machine and supervise it until Ctrl-C.
 
@@ -148,14 +137,12 @@ def up(
 
       moonpool up --nodes 0 --nats-host 10.0.0.1 --nats-port 4222 --host 0.0.0.0
     """
-    for option, value, allowed in (
+    check_choices(
         ("--log-level", log_level.upper(), LOG_LEVELS),
         ("--policy", policy, POLICIES),
         ("--dtype", dtype, DTYPES),
         ("--mode", mode, MODES),
-    ):
-        if value is not None and value not in allowed:
-            raise CommandError(f"{option} {value} is none of {', '.join(allowed)}")
+    )
     if nodes and both_per_node + min(prefill_per_node, decode_per_node) < 1:
         raise CommandError(
             "a cluster needs prefill and decode workers",

@@ -35,8 +35,15 @@ class Authority:
     def pem(self) -> bytes:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def write_server(self, hosts: Sequence[str], cert: Path, key: Path) -> None:
-        """A certificate for these names and addresses, and its key readable by its owner only."""
+    def write_server(
+        self, hosts: Sequence[str], cert: Path, key: Path, *, is_peer: bool = False
+    ) -> None:
+        """A certificate for these names and addresses, and its key readable by its owner only.
+
+        `is_peer`: it may also be shown to a server, as those of one cluster do to one another.
+        """
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH]
+        usages += [ExtendedKeyUsageOID.CLIENT_AUTH] if is_peer else []
         own = ec.generate_private_key(ec.SECP256R1())
         signed = (
             _builder(_name(hosts[0]), self._name, own.public_key())
@@ -45,7 +52,7 @@ class Authority:
             .add_extension(
                 x509.SubjectAlternativeName([_alternative(host) for host in hosts]), False
             )
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+            .add_extension(x509.ExtendedKeyUsage(usages), False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False
             )

@@ -18,7 +18,7 @@ from shared.runtime.nats_access import NatsAccess
 from shared.runtime.tls import TlsFiles
 
 DEFAULT_HOSTS = ("localhost", "127.0.0.1", "::1")
-FORMAT = "1"
+FORMAT = "2"
 """Written last: a folder without it is no whole set."""
 
 
@@ -28,7 +28,7 @@ class CredentialSet:
 
     @property
     def nats_folder(self) -> Path:
-        """users.conf, the certificate and its key."""
+        """users.conf, the certificate and its key, and the CA for servers of one cluster."""
         return self.folder / "nats"
 
     @property
@@ -100,9 +100,10 @@ def make_set(
         _write(folder / name / "ca.pem", authority.pem.decode())
     _write(made.nats_folder / "users.conf", nats_config.authorization(passwords))
     _write(made.redis_folder / "users.acl", redis_acl.users(redis_passwords))
-    _write(made.redis_folder / "ca.pem", authority.pem.decode())
     for server in (made.nats_folder, made.redis_folder):
-        authority.write_server(hosts, server / "cert.pem", server / "key.pem")
+        _write(server / "ca.pem", authority.pem.decode())
+        is_peer = server == made.nats_folder
+        authority.write_server(hosts, server / "cert.pem", server / "key.pem", is_peer=is_peer)
     if is_readable_by_all:
         _open_to_all(folder)
     _write(folder / "format", FORMAT)

@@ -366,7 +366,7 @@ OF_ALL = Family(
         ),
         Entry(
             tuple(s.report(role, f"<{role}>") for role in ROLES),
-            "Heartbeat of an instance, twice a second and when something changes.",
+            "Heartbeat of an instance, twice a second (once when idle) and when something changes.",
             reports.InstanceReport,
         ),
         Entry((s.report("transfer", "<transfer>"),), "Heartbeat of a node.", reports.NodeReport),

@@ -7,9 +7,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -18,13 +16,13 @@ from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher import readiness
 from scripts.launcher.errors import LaunchError
-from scripts.launcher.layout import Surroundings, names_of, specs_of
+from scripts.launcher.layout import Surroundings, specs_of
 from scripts.launcher.options import ClusterOptions
 from scripts.launcher.ports import HeldPort, reachable
 from scripts.launcher.processes import Child, Exit, OnLine, ProcessSpec
 from scripts.launcher.readiness import Readiness
-from scripts.launcher.run_folder import RunFolder
-from scripts.launcher.supervisor import RestartPolicy, Supervisor
+from scripts.launcher.supervised import Supervised
+from scripts.launcher.supervisor import RestartPolicy
 from shared.runtime.bus import Bus, redacted
 from shared.runtime.nats_access import NatsAccess
 from shared.runtime.settings import CommonSettings, read_settings
@@ -37,7 +35,7 @@ STOP_MARGIN_S = 7.0
 """On top of the drain: what a service may take to stop and to close its connection."""
 
 
-class LocalCluster:
+class LocalCluster(Supervised):
     """`async with LocalCluster(options) as cluster: await cluster.wait_ready()`.
 
     Leaving it drains and ends every process and removes the run folder; logs are kept when the
@@ -52,33 +50,10 @@ class LocalCluster:
         on_death: Callable[[Exit], None] = lambda _end: None,
         restart_policy: RestartPolicy | None = None,
     ) -> None:
-        self.options = options
-        self.names = names_of(options)
+        super().__init__(options, on_line=on_line, on_death=on_death, restart_policy=restart_policy)
         self.admin_key = options.admin_key or secrets.token_urlsafe(24)
-        self.deaths: list[Exit] = []
-        self.is_keeping_logs = options.is_keeping_logs
-        self._on_line = on_line
-        self._on_death = on_death
-        self._restart_policy = restart_policy
-        self._stack = AsyncExitStack()
         self._servers: list[NatsServer | RedisServer] = []
         self.credentials: CredentialSet | None = None
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._start()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._stack.aclose()
 
     # --- what runs ---------------------------------------------------------------------------
 
@@ -149,12 +124,6 @@ class LocalCluster:
                 hint=f"the logs are in {self.folder.logs}",
             ) from None
 
-    async def wait_failed(self) -> LaunchError:
-        """Until a process does not stay up."""
-        error = await self._supervisor.wait_gave_up()
-        self.is_keeping_logs = True
-        return error
-
     # --- from start to end -------------------------------------------------------------------
 
     async def _start(self) -> None:
@@ -167,17 +136,8 @@ class LocalCluster:
             self._stack.callback(port.release)
         scheme = "http" if options.http_cert is None else "https"
         self.base_urls = [f"{scheme}://{reachable(options.host)}:{port.number}" for port in ports]
-        self.folder = RunFolder(options.run_dir, shared_bytes=options.nodes * options.pool_bytes)
-        self._stack.callback(self._remove_folder)
-        group = await self._stack.enter_async_context(asyncio.TaskGroup())
-        self._supervisor = Supervisor(
-            group,
-            log_dir=self.folder.logs,
-            on_line=self._on_line,
-            on_death=self._note_death,
-            policy=self._restart_policy,
-        )
-        self._stack.push_async_callback(self._stop_all)
+        self._take_folder(options.nodes * options.pool_bytes)
+        await self._supervise()
         await self._start_servers()
         # Whether our own gateways are ready is asked on this machine: no name to verify.
         self._http = await self._stack.enter_async_context(
@@ -251,13 +211,6 @@ class LocalCluster:
     @property
     def _grace_s(self) -> float:
         return self.options.drain_timeout_s + STOP_MARGIN_S
-
-    def _note_death(self, end: Exit) -> None:
-        self.deaths.append(end)
-        self._on_death(end)
-
-    def _remove_folder(self) -> None:
-        self.folder.remove(is_keeping_logs=self.is_keeping_logs)
 
     async def _unless_given_up(self, work: Coroutine[Any, Any, None]) -> None:
         """Await `work`; raises when a process does not stay up meanwhile."""

@@ -5,9 +5,6 @@ It needs the cluster's NATS and the users of its three services. Enter and leave
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Self
 
 from scripts.credentials.credential_set import CredentialSet, find_set
 from scripts.launcher import readiness
@@ -19,18 +16,17 @@ from scripts.launcher.cluster import (
     connect,
 )
 from scripts.launcher.errors import LaunchError
-from scripts.launcher.layout import Surroundings, names_of, specs_of
+from scripts.launcher.layout import Surroundings, specs_of
 from scripts.launcher.options import ClusterOptions
 from scripts.launcher.processes import Exit, OnLine
 from scripts.launcher.readiness import Member, Readiness
-from scripts.launcher.run_folder import RunFolder
-from scripts.launcher.supervisor import Supervisor
+from scripts.launcher.supervised import Supervised
 from shared.runtime.bus import Bus
 from shared.runtime.nats_access import NatsAccess
 from shared.runtime.settings import CommonSettings, read_settings
 
 
-class JoinedNode:
+class JoinedNode(Supervised):
     """`options` name the node and the NATS; they have no gateway, conductor or cache-index."""
 
     def __init__(
@@ -40,32 +36,11 @@ class JoinedNode:
         on_line: OnLine = lambda _name, _line: None,
         on_death: Callable[[Exit], None] = lambda _end: None,
     ) -> None:
+        super().__init__(options, on_line=on_line, on_death=on_death)
         assert options.nats_url is not None, "a node that joins is told where"
-        self.options = options
         self.nats_url = options.nats_url
-        self.names = names_of(options)
-        self.is_keeping_logs = options.is_keeping_logs
-        self._on_line = on_line
-        self._on_death = on_death
-        self._stack = AsyncExitStack()
         self._credentials: CredentialSet | None = None
         self._buses: dict[str, Bus] = {}
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._start()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._stack.aclose()
 
     async def wait_ready(
         self,
@@ -92,12 +67,6 @@ class JoinedNode:
                 hint=hint,
             )
 
-    async def wait_failed(self) -> LaunchError:
-        """Until a process does not stay up."""
-        error = await self._supervisor.wait_gave_up()
-        self.is_keeping_logs = True
-        return error
-
     def kill_all(self) -> None:
         """SIGKILL for everything at once; leaving the context still cleans up."""
         self._supervisor.kill(self._supervisor.names)
@@ -106,17 +75,12 @@ class JoinedNode:
         options = self.options
         if options.credentials is not None:
             self._credentials = await asyncio.to_thread(find_set, options.credentials)
-        self.folder = RunFolder(options.run_dir, shared_bytes=options.pool_bytes)
-        self._stack.callback(lambda: self.folder.remove(is_keeping_logs=self.is_keeping_logs))
+        self._take_folder(options.pool_bytes)
         for service in dict.fromkeys(member.service for member in self.names.members):
             bus = await connect(self.nats_url, f"launcher-{service}", self._access(service))
             self._buses[service] = bus
             self._stack.push_async_callback(bus.close)
-        group = await self._stack.enter_async_context(asyncio.TaskGroup())
-        self._supervisor = Supervisor(
-            group, log_dir=self.folder.logs, on_line=self._on_line, on_death=self._on_death
-        )
-        self._stack.push_async_callback(self._stop_all)
+        await self._supervise()
         around = Surroundings(
             nats_url=self.nats_url,
             redis_url="",

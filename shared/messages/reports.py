@@ -1,4 +1,4 @@
-"""Heartbeats: what every process says of itself, twice a second at most."""
+"""Heartbeats: what every process says of itself, twice a second while it has work."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,6 +8,8 @@ from shared.messages.common import Token
 from shared.messages.envelope import Message
 
 REPORT_INTERVAL_S = 0.5
+IDLE_REPORT_INTERVAL_S = 1.0
+"""Of a process without work that has nothing new to say: most of what an idle cluster costs."""
 LEASE_S = 3.0
 """A process that was silent for this long is taken as gone."""
 
@@ -52,6 +54,10 @@ class InstanceReport(Message):
     work_by_size_s: list[float] = []
     """Prefill: seconds of work in its queue by size class, and prompts; see queue_discipline."""
     prompts_by_size: list[float] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return self.queued_requests == 0 and self.running == 0
 
 
 class NodeReport(Message):
@@ -99,6 +105,11 @@ class NodeReport(Message):
     pinned_blocks: int = 0
     attached: list[str] = []
 
+    @property
+    def is_idle(self) -> bool:
+        held = self.slots_writing + self.slots_private + self.slots_leased
+        return held == 0 and self.bytes_in_flight == 0
+
 
 class GatewayReport(Message):
     """A gateway; instances cancel the work of one that is silent for LEASE_S."""
@@ -109,6 +120,10 @@ class GatewayReport(Message):
     state: State
     in_flight: int = 0
     http: str = ""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.in_flight == 0
 
 
 class PingReply(Message):

@@ -24,6 +24,9 @@ R = TypeVar("R", bound=Message)
 PENDING_BYTES = 32 << 20
 """What a client keeps while it is cut off; beyond it publishing fails."""
 RECONNECT_WAIT_S = 0.25
+PING_INTERVAL_S = 5.0
+MAX_UNANSWERED_PINGS = 2
+"""A server whose host vanished closes no connection: after these the next one is tried."""
 
 
 class _TlsCloseFilter(logging.Filter):
@@ -43,7 +46,16 @@ class PlainServerError(nats.errors.Error):
 
 class _Client(Client):
     """Speaks TLS when it was told to. nats-py leaves that to what the server says of itself, so
-    that whoever sits in between could have the password in clear."""
+    that whoever sits in between could have the password in clear.
+
+    Leaves a server at once. nats-py closes the connection first, and over TLS a server that hangs
+    keeps it waiting for half a minute."""
+
+    async def _process_op_err(self, e: Exception) -> None:
+        writer = getattr(self._transport, "_io_writer", None)
+        if isinstance(writer, asyncio.StreamWriter) and self.is_connected:
+            writer.transport.abort()
+        await super()._process_op_err(e)
 
     def _connect_command(self) -> bytes:
         server = self._current_server
@@ -86,7 +98,10 @@ class Bus:
 
     @classmethod
     async def connect(cls, url: str, *, name: str, access: NatsAccess | None = None) -> Self:
-        """Connected bus; waits for the server as long as it takes, saying so once."""
+        """Connected bus; waits for a server as long as it takes, saying so once.
+
+        `url`: one server, or several of one cluster with commas between them.
+        """
         log = logging.getLogger("moonpool.bus")
         client = _Client()
         bus = cls(client, log)
@@ -121,13 +136,15 @@ class Bus:
                 callback()
 
         await client.connect(
-            url,
+            servers_of(url),
             name=name,
             error_cb=on_error,
             disconnected_cb=on_disconnect,
             reconnected_cb=on_reconnect,
             reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
             max_reconnect_attempts=-1,
+            ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
+            max_outstanding_pings=MAX_UNANSWERED_PINGS,
             connect_timeout=5,
             pending_size=PENDING_BYTES,
             drain_timeout=5,
@@ -146,6 +163,16 @@ class Bus:
     @property
     def max_payload_bytes(self) -> int:
         return int(self.client.max_payload)
+
+    @property
+    def server_version(self) -> str:
+        """Of the NATS server that we are connected to."""
+        return str(self.client.connected_server_version)
+
+    @property
+    def num_servers(self) -> int:
+        """That we know of: named in the address, or by the cluster itself."""
+        return len(self.client.servers)
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop after each reconnect."""
@@ -294,7 +321,16 @@ def _is_refusal(error: Exception) -> bool:
     )
 
 
+def servers_of(url: str) -> list[str]:
+    """The servers of an address that may name several."""
+    return [one for part in url.split(",") if (one := part.strip())] or [url]
+
+
 def redacted(url: str) -> str:
-    """`url` without user and password, for logs."""
+    """`url` without users and passwords, for logs."""
+    return ",".join(_redacted(one) for one in servers_of(url))
+
+
+def _redacted(url: str) -> str:
     scheme, separator, rest = url.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -3,20 +3,33 @@
 import asyncio
 from collections.abc import Callable
 
-from shared.messages.envelope import Message
-from shared.messages.reports import REPORT_INTERVAL_S
+from shared.messages.reports import (
+    IDLE_REPORT_INTERVAL_S,
+    REPORT_INTERVAL_S,
+    GatewayReport,
+    InstanceReport,
+    NodeReport,
+)
 from shared.runtime.bus import Bus
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+
+Report = InstanceReport | NodeReport | GatewayReport
 
 
 class Heartbeat:
-    """Owns the pace of one report subject; `run` is a task for the service's group."""
+    """Owns the pace of one report subject; `run` is a task for the service's group.
 
-    def __init__(self, bus: Bus, subject: str, make: Callable[[], Message]) -> None:
+    An idle process says the same half as often; what is new is said at the next half second.
+    """
+
+    def __init__(self, bus: Bus, subject: str, make: Callable[[], Report]) -> None:
         self._bus = bus
         self._subject = subject
         self._make = make
         self._poked = asyncio.Event()
+        self._said: Report | None = None
+        self._said_s = float("-inf")
 
     def poke(self) -> None:
         """Report now: something changed that others should know soon."""
@@ -27,7 +40,7 @@ class Heartbeat:
             self._poked.clear()
             try:
                 if self._bus.is_connected:
-                    await self._bus.publish(self._subject, self._make())
+                    await self._say(self._make())
             except ServiceError:
                 # Cut off: reports say nothing until the bus is back, which reconnects by itself.
                 await asyncio.sleep(REPORT_INTERVAL_S)
@@ -37,3 +50,11 @@ class Heartbeat:
                 await asyncio.sleep(0.02)  # many pokes, one report
             except TimeoutError:
                 continue
+
+    async def _say(self, report: Report) -> None:
+        is_old_news = report.is_idle and report == self._said
+        now_s = monotonic_s()
+        if is_old_news and now_s - self._said_s < IDLE_REPORT_INTERVAL_S:
+            return
+        await self._bus.publish(self._subject, report)
+        self._said, self._said_s = report, now_s

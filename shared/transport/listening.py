@@ -32,12 +32,7 @@ def parse_ports(text: str) -> range:
 
 async def default_host(nats_url: str) -> str:
     """The address of this machine on the way to NATS: there the other nodes come from, too."""
-    parts = urlsplit(nats_url.split(",")[0])
-    try:
-        families = await _resolved(parts.hostname or "127.0.0.1", parts.port or NATS_PORT)
-    except ListenError:
-        return "127.0.0.1"
-    for family, address in families:
+    for family, address in await _addresses(nats_url):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(address)  # sends nothing
@@ -45,6 +40,18 @@ async def default_host(nats_url: str) -> str:
                 continue
             return str(probe.getsockname()[0])
     return "127.0.0.1"
+
+
+async def _addresses(nats_url: str) -> Addresses:
+    """Of all servers that can be resolved."""
+    found: Addresses = []
+    for one in nats_url.split(","):
+        parts = urlsplit(one.strip())
+        try:
+            found += await _resolved(parts.hostname or "127.0.0.1", parts.port or NATS_PORT)
+        except ListenError:
+            continue
+    return found
 
 
 async def bind_listener(host: str, ports: range) -> socket.socket:

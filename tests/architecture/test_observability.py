@@ -20,6 +20,7 @@ FOLDER = ROOT / "docs" / "observability"
 DASHBOARDS = sorted((FOLDER / "grafana" / "dashboards").glob("*.json"))
 DECLARED = {metric.name: metric for metric in metrics.of_services(metrics.OF_SERVICE)}
 SELECTOR = re.compile(r"\b(moonpool_\w+)(?:\{([^}]*)\})?")
+PANEL_TYPES = {"timeseries", "stat", "gauge", "bargauge", "table", "heatmap", "barchart"}
 TARGET_LABELS = {"instance", "job", "service_name"}
 """Those that Prometheus itself puts on every series."""
 
@@ -111,6 +112,38 @@ def test_files_that_compose_mounts_are_there() -> None:
         files = [path for path in mounted if path.startswith("./")]
         assert files, name
         assert all((ROOT / path).exists() for path in files), name
+
+
+def test_the_collector_names_only_parts_that_it_defines() -> None:
+    config = yaml.safe_load((FOLDER / "collector.yaml").read_text())
+    used: dict[str, set[str]] = {"receivers": set(), "processors": set(), "exporters": set()}
+    for pipeline in config["service"]["pipelines"].values():
+        for kind, names in used.items():
+            names.update(pipeline.get(kind, []))
+    assert {kind: set(config[kind]) for kind in used} == used
+    # Where compose.yaml says that spans go.
+    endpoint = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    assert f"http://collector:{endpoint.rpartition(':')[2]}" in (ROOT / "compose.yaml").read_text()
+
+
+def test_grafana_asks_the_prometheus_of_the_compose_file() -> None:
+    provisioning = FOLDER / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    host, _, port = source["url"].removeprefix("http://").partition(":")
+    assert compose[host]["ports"][0].rpartition(":")[2] == port
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "moonpool.yaml").read_text())[
+        "providers"
+    ]
+    mounted = {one.split(":")[1]: one.split(":")[0] for one in compose["grafana"]["volumes"]}
+    assert mounted[provider["options"]["path"]] == "./docs/observability/grafana/dashboards"
+    assert mounted["/etc/grafana/provisioning"] == "./docs/observability/grafana/provisioning"
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text())["panels"]:
+            assert panel["datasource"]["uid"] == source["uid"], f"{path.name}: {panel['title']}"
+            assert panel["type"] in PANEL_TYPES, f"{path.name}: {panel['title']}"
 
 
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:

@@ -1,51 +1,48 @@
 """compose.yaml for real: from a clean clone to an answer, scaled and killed under load."""
 
-import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import httpx
 import pytest
 
 from services.gateway.settings import GatewaySettings
 from shared.runtime.lifecycle import STOP_TIMEOUT_S
-from tests.support import compose_project
-from tests.support.cluster import DUMMY_MODEL, HostedCluster
-from tests.support.compose_project import SERVICES, ComposeProject
-from tests.support.load import Load, Outcomes
+from tests.support.cluster import HostedCluster
+from tests.support.compose_project import (
+    SERVICES,
+    ComposeProject,
+    dummy_project,
+    skip_without_compose,
+    under_load,
+)
+from tests.support.deadline import wait_until
+from tests.support.load import Load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2_400)]
 LARGE = {"prefill": 3, "decode": 2, "transfer": 2, "conductor": 2, "cache_index": 2}
 SMALL = dict.fromkeys(LARGE, 1)
 SERVERS = ("nats", "redis")
+MADE_ONCE = "credentials"
+"""Its container ends each time, having found that it is done."""
 OWN_USER, ONE_GB = "moonpool", 1e9
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeProject]:
     """One container of each service, with the tiny dummy model."""
-    reason = compose_project.why_not()
-    if reason:
-        pytest.skip(reason)
-    variables = {
-        "MOONPOOL_MODEL": DUMMY_MODEL,
-        "MOONPOOL_POOL_BYTES": str(64 << 20),
-        "MOONPOOL_SHARED_SIZE": "512m",
-    }
-    with ComposeProject(tmp_path_factory.mktemp("compose"), **variables) as project:
-        project.up(**SMALL)
+    with dummy_project(tmp_path_factory.mktemp("compose")) as project:
         yield project
 
 
 def test_from_a_clean_clone_to_the_first_answer_of_the_real_model(tmp_path: Path) -> None:
-    reason = compose_project.why_not()
-    if reason:
-        pytest.skip(reason)
+    skip_without_compose()
     start_s = time.monotonic()
     with ComposeProject(tmp_path) as project:
-        project.up()
+        project.start()
         up_s = time.monotonic() - start_s
         body = {
             "model": "SmolLM2-135M-Instruct",
@@ -93,18 +90,6 @@ def test_a_container_may_do_little(project: ComposeProject, service: str) -> Non
             assert config["StopTimeout"] >= drain_s + 3 * STOP_TIMEOUT_S
 
 
-def under_load(
-    project: ComposeProject, load: Load, fault: Any, *, after_s: float = 3.0
-) -> Outcomes:
-    async def run() -> Outcomes:
-        return await load.during(lambda: asyncio.to_thread(fault), before_s=2.0, after_s=after_s)
-
-    outcomes = asyncio.run(run())
-    assert outcomes.num_right > 0
-    assert set(outcomes.counts) == {"right"}, (outcomes.errors, project.logs()[-5_000:])
-    return outcomes
-
-
 @pytest.fixture(scope="module")
 def load(project: ComposeProject) -> Load:
     return Load(cast(HostedCluster, project))
@@ -121,9 +106,28 @@ def test_scaling_up_and_down_under_load_loses_no_request(
     assert numbers(project) == {"gateway": 1} | {
         name.replace("_", "-"): count for name, count in LARGE.items()
     }
+    started_s = time.time()
     fewer = under_load(project, load, lambda: project.up(**SMALL))
     assert set(numbers(project).values()) == {1}
+    # They were told to drain and were not killed: each ended by itself, with nothing wrong.
+    ends = {name: code for name, code in project.ends(started_s).items() if MADE_ONCE not in name}
+    assert len(ends) == sum(LARGE.values()) - sum(SMALL.values())
+    assert set(ends.values()) == {0}, ends
     print(f"\nright answers: {more.num_right} scaling up, {fewer.num_right} scaling down")
+
+
+def test_a_process_that_hangs_makes_its_container_unhealthy(project: ComposeProject) -> None:
+    (container,) = project.containers("conductor")
+
+    def is_unhealthy() -> bool:
+        return project.unhealthy().get(container["Name"]) == "unhealthy"
+
+    project.signal("conductor", "SIGSTOP")
+    try:
+        wait_until(is_unhealthy, timeout_s=180, what="it is unhealthy")
+    finally:
+        project.signal("conductor", "SIGCONT")
+    project.wait_healthy()
 
 
 @pytest.mark.parametrize("service", ["prefill", "decode"])
@@ -139,3 +143,22 @@ def test_a_killed_worker_under_load_loses_no_request(
     print(f"\nright answers: {outcomes.num_right}")
     project.up(**(SMALL | {service: 2}))
     assert len(project.containers(service)) == 2
+
+
+def test_prometheus_finds_every_container_of_ours(project: ComposeProject) -> None:
+    image = "prom/prometheus"
+    if image not in project.docker("images", "--format", "{{.Repository}}").splitlines():
+        pytest.skip(f"the image {image} is not here")
+    project.up(**(SMALL | {"prefill": 2}))
+    project.compose("up", "-d", "--no-recreate", "prometheus")
+    url = f"http://{project.compose('port', 'prometheus', '9090').strip()}/api/v1/query"
+
+    def scraped() -> Counter[str]:
+        try:
+            answer = httpx.get(url, params={"query": "up == 1"}, timeout=10, trust_env=False).json()
+        except (httpx.HTTPError, ValueError):
+            return Counter()
+        return Counter(one["metric"]["service_name"] for one in answer["data"]["result"])
+
+    wanted = Counter({name: 1 + (name == "prefill") for name in SERVICES})
+    wait_until(lambda: scraped() == wanted, timeout_s=120, what=f"all are scraped: {scraped()}")

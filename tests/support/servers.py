@@ -35,7 +35,7 @@ class TestServer:
     __test__ = False  # not a test class
 
     def __init__(self, server: NatsServer | RedisServer, log: Path) -> None:
-        self._server = server
+        self.server = server
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self.url = server.url
@@ -46,7 +46,7 @@ class TestServer:
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
-        self._server.close()
+        self.server.close()
 
     @property
     def pid(self) -> int:
@@ -56,7 +56,7 @@ class TestServer:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._server.spec.argv,
+                self.server.spec.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -85,12 +85,12 @@ class TestServer:
             if self._answers():
                 return
             time.sleep(0.02)
-        raise AssertionError(f"{self._server.name} did not start:\n{self._log.read_text()}")
+        raise AssertionError(f"{self.server.name} did not start:\n{self._log.read_text()}")
 
     def _answers(self) -> bool:
         port = int(self.url.rpartition(":")[2].partition("/")[0])
         question, answer = (
-            (b"", b"INFO") if isinstance(self._server, NatsServer) else (b"PING\r\n", b"+PONG")
+            (b"", b"INFO") if isinstance(self.server, NatsServer) else (b"PING\r\n", b"+PONG")
         )
         try:
             with socket.create_connection((HOST, port), timeout=PATIENCE) as connection:

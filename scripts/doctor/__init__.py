@@ -1,0 +1,1 @@
+"""What `moonpool doctor` looks at: the machine, its ways to peers, the servers, the model."""
