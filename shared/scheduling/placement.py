@@ -134,12 +134,13 @@ def usable_matches(
     """Those of nodes that still are who they were when they held the blocks, and can be read."""
     if not request.use_cache:
         return {}
+    out = {party[1:] for party in view.quarantine.parties_out(now_s) if party[0] == "transfer"}
     return {
-        (match.node, match.incarnation): match
+        node: match
         for match in matches
         if match.num_blocks > 0
-        and view.may_hold(match.node, match.incarnation)
-        and not view.quarantine.is_out(("transfer", match.node, match.incarnation), now_s)
+        and (node := (match.node, match.incarnation)) not in out
+        and view.may_hold(*node)
     }
 
 

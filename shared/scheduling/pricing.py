@@ -6,6 +6,7 @@ All candidates at once, as columns; an object is made only of a candidate that s
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from shared.scheduling.vocabulary import (
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """All that a policy may look at. `rows` are eligible: live, not excluded, not draining."""
 
@@ -68,13 +69,32 @@ class Situation:
             return np.zeros(len(self.rows), np.int64)
         return np.minimum(self.table.scatter(on_disk)[self.rows], local_blocks)
 
-    @property
+    @cached_property
     def token_bytes(self) -> Floats:
         """KV of a token."""
-        values = self._columns.get("token_bytes")
-        if values is None:
-            values = self.column("block_bytes") / self.column("block_tokens")
-            self._columns["token_bytes"] = values
+        values: Floats = self.column("block_bytes") / self.column("block_tokens")
+        return values
+
+    @cached_property
+    def num_sorted(self) -> int:
+        """Candidates whose queue is known by size."""
+        return int(np.count_nonzero(self.column("is_sorted")))
+
+    @cached_property
+    def done_s(self) -> Floats:
+        """Work that is done since it was reported."""
+        values: Floats = self.now_s - self.column("seen_s")
+        return values
+
+    @cached_property
+    def first_class(self) -> NDArray[np.intp]:
+        """Where a candidate's size classes start in the table's."""
+        return self.rows * (NUM_SIZES + 1)
+
+    @cached_property
+    def num_prompts(self) -> Floats:
+        """That wait at each candidate, where known by size."""
+        values: Floats = self.table.prompts_below[self.rows, -1]
         return values
 
 
@@ -177,20 +197,19 @@ def waits_s(situation: Situation, compute_s: Floats) -> Floats:
 
 def waits_and_delays_s(situation: Situation, compute_s: Floats) -> tuple[Floats, Floats]:
     """Until a newcomer of this work starts; and what those that it goes before lose, together."""
-    is_sorted = situation.column("is_sorted")
-    if not is_sorted.any():
+    is_sorted, num_sorted = situation.column("is_sorted"), situation.num_sorted
+    if not num_sorted:
         return fifo_waits_s(situation), np.zeros(len(compute_s))
-    table, rows = situation.table, situation.rows
+    table = situation.table
     size = np.searchsorted(EDGES_S, compute_s, side="right")
     # Within a class the sizes are taken as evenly spread.
     share = np.clip((compute_s - FLOORS_S[size]) * PER_WIDTH[size], 0.0, 1.0)
-    position = rows * (NUM_SIZES + 1) + size
+    position = situation.first_class + size
     ahead_s = _smaller(table.work_below_s, position, share)
-    overtaken = table.prompts_below[rows, -1] - _smaller(table.prompts_below, position, share)
-    done_s = situation.now_s - situation.column("seen_s")
-    waits = np.maximum(ahead_s - done_s, 0.0)
+    overtaken = situation.num_prompts - _smaller(table.prompts_below, position, share)
+    waits = np.maximum(ahead_s - situation.done_s, 0.0)
     delays = compute_s * overtaken
-    if is_sorted.all():
+    if num_sorted == len(is_sorted):
         return waits, delays
     return (
         np.where(is_sorted, waits, fifo_waits_s(situation)),
@@ -236,6 +255,10 @@ def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
     """Ordered by cost; equals in random order, so that a burst does not go one way."""
     if cost_s is not None:
         prices.cost_s = cost_s
-    shuffled = np.argsort(random_numbers(len(prices.cost_s), prices.situation.rng))
-    prices.order = shuffled[np.argsort(prices.cost_s[shuffled])]
+    order = np.argsort(prices.cost_s)
+    in_order = prices.cost_s[order]
+    if (in_order[1:] == in_order[:-1]).any():
+        shuffled = np.argsort(random_numbers(len(order), prices.situation.rng))
+        order = shuffled[np.argsort(prices.cost_s[shuffled])]
+    prices.order = order
     return prices

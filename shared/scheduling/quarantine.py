@@ -94,6 +94,8 @@ class Quarantine:
     def __init__(self, rules: QuarantineRules | None = None) -> None:
         self.rules = rules or QuarantineRules()
         self._seen: dict[Party, _Seen] = {}
+        self._out: set[Party] = set()
+        """Those that are out or probed: few, and every placement asks for them."""
 
     # --- evidence ------------------------------------------------------------------------------
     def note(self, party: Party, outcome: Outcome, now_s: float) -> None:
@@ -108,7 +110,7 @@ class Quarantine:
         seen.outcomes.append((now_s, outcome))
         reason = self._fault(party, now_s)
         if reason:
-            self._put_out(seen, reason, now_s)
+            self._put_out(party, seen, reason, now_s)
 
     def began(self, party: Party, now_s: float) -> None:
         """Work was given to it: while it is probed, no other is until that has ended."""
@@ -118,7 +120,7 @@ class Quarantine:
         is_over = now_s >= seen.out.probing_until_s
         if seen.out.is_probed and is_over and party[0] == "transfer":
             # Work on a node need not read from it: what nobody complains of is good.
-            self._went_well(seen, seen.out, now_s)
+            self._went_well(party, seen, seen.out, now_s)
         if seen.out is not None:
             seen.out.is_probed = True
             seen.out.probing_until_s = now_s + self.rules.probe_timeout_s
@@ -130,23 +132,25 @@ class Quarantine:
             return  # it was begun before
         out.is_probed, out.probing_until_s = False, float("-inf")
         if not outcome.is_good or self._is_slow([outcome], self._others(party, now_s)):
-            self._put_out(seen, out.reason, now_s)
+            self._put_out(party, seen, out.reason, now_s)
             return
-        self._went_well(seen, out, now_s)
+        self._went_well(party, seen, out, now_s)
 
-    def _went_well(self, seen: _Seen, out: _Out, now_s: float) -> None:
+    def _went_well(self, party: Party, seen: _Seen, out: _Out, now_s: float) -> None:
         out.num_good_probes += 1
         if out.num_good_probes >= self.rules.num_good_probes:
             seen.out = None
+            self._out.discard(party)
             seen.back_s = now_s
             seen.outcomes.clear()
 
-    def _put_out(self, seen: _Seen, reason: str, now_s: float) -> None:
+    def _put_out(self, party: Party, seen: _Seen, reason: str, now_s: float) -> None:
         is_relapse = seen.out is not None or now_s - seen.back_s < self.rules.relapse_s
         seen.num_times = seen.num_times + 1 if is_relapse else 1
         for_s = min(self.rules.first_s * 2.0 ** (seen.num_times - 1), self.rules.max_s)
         since_s = now_s if seen.out is None else seen.out.since_s
         seen.out = _Out(reason, since_s, now_s + for_s, seen.num_times)
+        self._out.add(party)
 
     # --- judging -------------------------------------------------------------------------------
     def _fault(self, party: Party, now_s: float) -> str:
@@ -204,6 +208,7 @@ class Quarantine:
             until_s = seen.out.until_s if seen.out is not None else last_s
             if now_s - max(last_s, until_s) > kept_s:
                 del self._seen[party]
+                self._out.discard(party)
 
     # --- what follows --------------------------------------------------------------------------
     def is_out(self, party: Party, now_s: float) -> bool:
@@ -215,7 +220,7 @@ class Quarantine:
 
     def parties_out(self, now_s: float) -> list[Party]:
         """All of which `is_out` is true."""
-        return [party for party in self._seen if self.is_out(party, now_s)]
+        return [party for party in self._out if self.is_out(party, now_s)]
 
     def kept_out(self, now_s: float) -> list[KeptOut]:
         """All that are out or probed, by name."""

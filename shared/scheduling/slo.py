@@ -25,7 +25,9 @@ class Slo:
 
 
 def _stricter(one: float | None, other: float | None) -> float | None:
-    return min((value for value in (one, other) if value is not None), default=None)
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 @dataclass(frozen=True, slots=True)
