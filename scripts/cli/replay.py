@@ -40,8 +40,8 @@ def replay(
         bool,
         typer.Option(
             "--spread",
-            help="Requests of one moment come over the time until the next. The conversation "
-            "trace counts in ticks of 3 s.",
+            help="For a trace that counts in ticks (conversation: 3 s): requests come over "
+            "their tick, not all at once.",
         ),
     ] = False,
     max_output: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 1 << 20,

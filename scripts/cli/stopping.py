@@ -29,7 +29,10 @@ async def first_of(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T |
                 task.cancel()
                 return None
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None  # one task alone can fail
+        if stopping.is_set():
+            return None
+        error = failed.exceptions[0]  # one task alone can fail
+        raise error from error.__cause__
     return task.result()
 
 

@@ -37,6 +37,7 @@ def main() -> None:
         return
     try:
         if given.keep:
+            made.refuse_older()
             remove_unfinished(given.folder)
         hosts = [host for host in given.hosts.split(",") if host]
         make_set(given.folder, hosts=hosts, is_readable_by_all=given.volumes)

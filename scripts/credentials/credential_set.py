@@ -47,6 +47,16 @@ class CredentialSet:
         except OSError:
             return False
 
+    def refuse_older(self) -> None:
+        """LaunchError when another version made it: its authority's key is gone, nothing can be
+        added."""
+        path = self.folder / "format"
+        if path.is_file() and not self.is_whole:
+            raise LaunchError(
+                f"{self.folder} was made by another version of moonpool",
+                hint="make a new set (compose: docker compose down --volumes, then up)",
+            )
+
     def password(self, owner: str, server: str = "nats") -> str:
         return (self.folder / owner / f"moonpool_{server}_password").read_text()
 
@@ -122,6 +132,7 @@ def remove_unfinished(folder: Path) -> None:
 def find_set(folder: Path) -> CredentialSet:
     """The set that was made in this folder before."""
     found = CredentialSet(folder.resolve())
+    found.refuse_older()
     if not found.is_whole:
         raise LaunchError(
             f"{folder} is no set of credentials", hint=f"make one: moonpool credentials {folder}"

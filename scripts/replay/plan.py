@@ -18,7 +18,7 @@ class PlanSettings:
     speed: float = 1.0
     """Arrivals come so much faster than recorded."""
     is_spread: bool = False
-    """Requests of one moment come over the time until the next: some traces count in ticks."""
+    """Requests come over the tick that their time is rounded to: some traces count in ticks."""
     context_tokens: int = 1 << 30
     max_output_tokens: int = 1 << 30
     salt: str = ""
@@ -58,18 +58,14 @@ class Plan:
 
 
 def spread_ticks(arrivals_s: Sequence[float]) -> list[float]:
-    """Moments that several requests share become as many, at random until the next moment.
-
-    The order stays. The last tick is taken to be as long as the one before it.
-    """
+    """Each request at random within its tick, the shortest time between two moments; in order."""
     rng = random.Random(0)
     moments = sorted(set(arrivals_s))
-    lengths_s = [after - before for before, after in itertools.pairwise(moments)]
-    ends_s = dict(zip(moments, [*moments[1:], moments[-1] + (lengths_s or [0.0])[-1]], strict=True))
+    tick_s = min((after - before for before, after in itertools.pairwise(moments)), default=0.0)
     spread: list[float] = []
     for moment_s, group in itertools.groupby(arrivals_s):
         count = sum(1 for _ in group)
-        spread += sorted(rng.uniform(moment_s, ends_s[moment_s]) for _ in range(count))
+        spread += sorted(rng.uniform(moment_s, moment_s + tick_s) for _ in range(count))
     return spread
 
 

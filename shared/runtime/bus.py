@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Message)
 PENDING_BYTES = 32 << 20
 """What a client keeps while it is cut off; beyond it publishing fails."""
 RECONNECT_WAIT_S = 0.25
-PING_INTERVAL_S = 5.0
+PING_INTERVAL_S = 2.0
 MAX_UNANSWERED_PINGS = 2
 """A server whose host vanished closes no connection: after these the next one is tried."""
 

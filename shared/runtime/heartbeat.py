@@ -20,7 +20,7 @@ Report = InstanceReport | NodeReport | GatewayReport
 class Heartbeat:
     """Owns the pace of one report subject; `run` is a task for the service's group.
 
-    An idle process says the same half as often; what is new is said at the next half second.
+    An idle process says the same at every second turn; what is new is said at the next.
     """
 
     def __init__(self, bus: Bus, subject: str, make: Callable[[], Report]) -> None:
@@ -54,7 +54,9 @@ class Heartbeat:
     async def _say(self, report: Report) -> None:
         is_old_news = report.is_idle and report == self._said
         now_s = monotonic_s()
-        if is_old_news and now_s - self._said_s < IDLE_REPORT_INTERVAL_S:
+        # Half a turn of slack: a timer that comes early must not cost another turn.
+        since_s = now_s - self._said_s + REPORT_INTERVAL_S / 2
+        if is_old_news and since_s < IDLE_REPORT_INTERVAL_S:
             return
         await self._bus.publish(self._subject, report)
         self._said, self._said_s = report, now_s

@@ -187,7 +187,8 @@ class Segment:
         """Unmap. Views that others took keep the memory until they are gone."""
         del self.bytes, self.generations
         if self.descriptor is not None:
-            os.close(self.descriptor)
+            descriptor, self.descriptor = self.descriptor, None
+            os.close(descriptor)
         try:
             self.data.release()
             self._data.close()

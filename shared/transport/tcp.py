@@ -1,4 +1,4 @@
-"""Peers on other hosts without RDMA: several streams each, received straight into the blocks.
+"""Peers on other hosts without RDMA: one to four streams each, received straight into the blocks.
 
 Not encrypted: the network between nodes is private, and a capability that went over the control
 plane says who may be there. Which slots may be read or written is told by their generation and, for

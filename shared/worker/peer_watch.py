@@ -6,9 +6,11 @@ that is no reason to drop their work.
 
 from dataclasses import dataclass
 
+from shared.messages.reports import IDLE_REPORT_INTERVAL_S
+
 BUS_SILENCE_S = 1.5
 """Three missed echoes of our own report: the bus is silent, not the peer."""
-REPLACED_SILENCE_S = 1.0
+REPLACED_SILENCE_S = 2 * IDLE_REPORT_INTERVAL_S
 """A peer whose successor reports is gone this soon; a late report of an older one ends nobody."""
 
 

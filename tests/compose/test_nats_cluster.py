@@ -17,7 +17,9 @@ URL = ",".join(f"nats://{name}:4222" for name in SERVERS)
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeProject]:
     folder = tmp_path_factory.mktemp("compose")
-    with dummy_project(folder, COMPOSE_PROFILES="nats-cluster", MOONPOOL_NATS_URL=URL) as project:
+    with dummy_project(
+        folder, COMPOSE_PROFILES="nats-cluster", MOONPOOL_COMPOSE_NATS_URL=URL
+    ) as project:
         yield project
 
 

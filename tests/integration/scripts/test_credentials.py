@@ -318,3 +318,19 @@ def test_the_context_for_the_nats_cli_is_whole(made: CredentialSet, tmp_path: Pa
     assert context["user"] == "admin"
     assert Path(context["ca"]).exists()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_set_of_another_version_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "set"
+    make_set(folder)
+    (folder / "format").write_text("1")
+    before = (folder / "gateway" / "moonpool_nats_password").read_text()
+    with pytest.raises(LaunchError, match="another version"):
+        find_set(folder)
+    monkeypatch.setattr("sys.argv", ["credentials", str(folder), "--keep"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "another version" in capsys.readouterr().err
+    assert (folder / "gateway" / "moonpool_nats_password").read_text() == before

@@ -46,7 +46,8 @@ def test_a_restarted_peer_ends_its_old_incarnation_early() -> None:
     watch = PeerWatch(3.0, 0.0)
     watch.watch(OLD, 0.0)
     live(watch, 0.0, 1.0, OLD)
-    assert live(watch, 1.5, 2.5, NEW) == [OLD]
+    assert live(watch, 1.5, 2.5, NEW) == []
+    assert live(watch, 3.0, 3.0, NEW) == [OLD]
 
 
 def test_a_late_report_of_an_old_incarnation_ends_nobody() -> None:
