@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from scripts.soak.asking import Question, Where, cold_questions
+from scripts.soak.asking import HANG_S, Question, Where, body_of, cold_questions
 from scripts.soak.footprint import Footprint, footprints, grown, left_over
 from scripts.soak.traffic import Habits, Seen, Traffic
 from services.gateway.namespaces import namespace_of
@@ -97,7 +97,6 @@ class FaultBench:
         row.recovery_s, row.gap_s, row.first_s = recovery_s, seen.max_gap_s, seen.max_first_s
         self.cluster.wait_ready()
         await self._idle(row.leaks)
-        row.leaks += await self._stale_lookups()
         return row
 
     # --- load ----------------------------------------------------------------------------------
@@ -139,11 +138,19 @@ class FaultBench:
             what=f"every user is served ({seen})",
         )
 
-    def chain_of(self, question: Question, model: ModelInfo) -> bytes:
-        """Keys of a prompt in the present case's namespace."""
-        seed = seed_of(model.root, namespace_of("", f"case-{self._number}"))
-        tokens = np.asarray(question.prompt, dtype=np.int32)
-        return chain_keys(seed, tokens, model.block_tokens)
+    async def ask_on(
+        self, http: httpx.AsyncClient, node: str, prompt: tuple[int, ...], **fields: Any
+    ) -> None:
+        """One token after that prompt, which is computed and kept on that node."""
+        where, number = self._wheres[0], node.rpartition("-")[2]
+        placement = {"prefill": f"prefill-{number}", "decode": f"decode-{number}"}
+        response = await http.post(
+            f"{where.base_url}/v1/completions",
+            json=body_of(where, prompt, 1, placement=placement, **fields),
+            headers={"authorization": f"Bearer {where.key}"},
+            timeout=HANG_S,
+        )
+        assert response.status_code == 200, response.text
 
     # --- what is left --------------------------------------------------------------------------
     async def _idle(self, leaks: list[str]) -> None:
@@ -168,12 +175,12 @@ class FaultBench:
             left += grown(self._before, self._footprints())
             keys = lasting_keys(self.cluster.redis_url)
             left += [f"Redis has {key!r}" for key in keys if key not in self._keys]
-        return left
+        return left + self._stale_lookups()
 
     def _footprints(self) -> dict[str, Footprint]:
         return footprints(self.cluster.cluster, self.cluster.cluster.names.all)
 
-    async def _stale_lookups(self) -> list[str]:
+    def _stale_lookups(self) -> list[str]:
         """No lookup of what was asked names an incarnation that is gone."""
         bus, call = self.cluster.cluster.bus, self.cluster.call
         models = call(bus.request(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=5))
@@ -182,7 +189,8 @@ class FaultBench:
         (model,) = models.models
         stale = []
         for question in self.questions:
-            asked = MatchRequest(root=model.root, chain=self.chain_of(question, model))
+            chain = chain_of(model, question.prompt, f"case-{self._number}")
+            asked = MatchRequest(root=model.root, chain=chain)
             found = call(bus.request(subjects.INDEX_MATCH, asked, MatchReply, timeout_s=5))
             stale += [
                 f"a lookup names {one.node.id}, which is gone"
@@ -190,6 +198,12 @@ class FaultBench:
                 if (one.node.id, one.node.incarnation) not in live
             ]
         return stale
+
+
+def chain_of(model: ModelInfo, prompt: tuple[int, ...], salt: str) -> bytes:
+    """Keys of a prompt that is asked with that salt."""
+    seed = seed_of(model.root, namespace_of("", salt))
+    return chain_keys(seed, np.asarray(prompt, dtype=np.int32), model.block_tokens)
 
 
 def make_bench(cluster: HostedCluster, folder: Path) -> FaultBench:
