@@ -70,7 +70,8 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
 def services_of(folder: Path, seams: Path) -> dict[str, dict[str, str]]:
     """Their seams and an SSD."""
     ssd = {"MOONPOOL_SSD_DIR": str(folder / "ssd"), "MOONPOOL_SSD_WRITE": "demotion"}
-    own = {"transfer": ssd | {"MOONPOOL_SSD_BYTES": str(64 << 20)}}
+    # A pool of threads grows until it has all: few, so that this looks like no leak.
+    own = {"transfer": ssd | {"MOONPOOL_SSD_BYTES": str(64 << 20), "MOONPOOL_SSD_THREADS": "1"}}
     own["decode"] = {"MOONPOOL_MAX_BATCH": "32"}
     return {name: own.get(name, {}) | seam for name, seam in Seams(seams).environment.items()}
 

@@ -1,7 +1,9 @@
 """One cluster under load that is broken again and again; what each fault cost, and what it left."""
 
 import asyncio
+import itertools
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +35,9 @@ POLICIES = (None, "global_cache_aware", "round_robin")
 SERVED_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 30.0
 MAX_SHOWN = 5
+QUESTIONS_OF_A_SALT = 40
+KEPT_SALTS = 3
+"""Of the latest, whose blocks are looked up after a fault."""
 # A process that is started anew while a fault lasts; a hold on it is over with it.
 Fault = Callable[["FaultBench", Held], Awaitable[None]]
 
@@ -69,6 +74,7 @@ class FaultBench:
         self.cluster = cluster
         self.seams = seams
         self._number = 0
+        self._salts: deque[str] = deque(maxlen=KEPT_SALTS)
         self.questions: list[Question] = []
         self._before: dict[str, Footprint] = {}
         self._keys: list[bytes] = []
@@ -102,9 +108,13 @@ class FaultBench:
     # --- load ----------------------------------------------------------------------------------
     async def _under_load(self, stage: Stage | None, do: Fault | None) -> tuple[Seen, float]:
         self._number += 1
-        salt = f"case-{self._number}"  # nothing of it is cached yet
+        asked = itertools.count()
 
         def fields(rng: random.Random) -> dict[str, Any]:
+            # Nothing is cached under a new salt: all stages are passed again and again.
+            salt = f"case-{self._number}-{next(asked) // QUESTIONS_OF_A_SALT}"
+            if salt not in self._salts:
+                self._salts.append(salt)
             policy = rng.choice(POLICIES)
             return {"cache_salt": salt} | ({} if policy is None else {"policy": policy})
 
@@ -188,8 +198,8 @@ class FaultBench:
         live = {(node.id, node.incarnation) for node in state.nodes}
         (model,) = models.models
         stale = []
-        for question in self.questions:
-            chain = chain_of(model, question.prompt, f"case-{self._number}")
+        for question, salt in itertools.product(self.questions, self._salts):
+            chain = chain_of(model, question.prompt, salt)
             asked = MatchRequest(root=model.root, chain=chain)
             found = call(bus.request(subjects.INDEX_MATCH, asked, MatchReply, timeout_s=5))
             stale += [
