@@ -196,6 +196,8 @@ class FaultBench:
         models = call(bus.request(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=5))
         state = call(bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=5))
         live = {(node.id, node.incarnation) for node in state.nodes}
+        if not models.models:
+            return ["a conductor knows no model yet"]
         (model,) = models.models
         stale = []
         for question, salt in itertools.product(self.questions, self._salts):
