@@ -70,12 +70,8 @@ class SsdFiles:
         try:
             self._take_folder()
             self._set_others_aside()
-            is_known = self._check_purpose()
+            self._open_index(is_known=self._check_purpose())
             self._open_data()
-            path = self.folder / "index.bin"
-            self._index = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if not is_known:
-                os.ftruncate(self._index, 0)
             os.ftruncate(self._index, self.num_slots * RECORD_BYTES)
             return self._load()
         except OSError as error:
@@ -160,6 +156,14 @@ class SsdFiles:
             pass
         path.write_text(json.dumps(purpose))
         return False
+
+    def _open_index(self, *, is_known: bool) -> None:
+        """With all its room, as the data has: a record is written beside each block."""
+        path = self.folder / "index.bin"
+        self._index = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not is_known:
+            os.ftruncate(self._index, 0)
+        _give_room(self._index, self.num_slots * RECORD_BYTES)
 
     def _open_data(self) -> None:
         """Take all the room now, so that no later write finds the disk full."""

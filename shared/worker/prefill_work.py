@@ -90,9 +90,15 @@ class PrefillWork:
             reuse=self._reuse(job, computed),
             traceparent=run.traceparent,
         )
-        pool = job.session.client
         with tracing.span("handoff", attributes={"decode": run.decode.id}):
-            await hand_over(self._bus, job, run.decode, handoff, lambda: pool.is_wanted(job.handle))
+            await hand_over(self._bus, job, run.decode, handoff, lambda: self._must_give_way(job))
+
+    @staticmethod
+    async def _must_give_way(job: PrefillJob) -> bool:
+        """A decode of this node reads in place and waits for no slots: it needs time alone."""
+        pool = job.session.client
+        is_near = job.run.result().decode.node == job.session.node.id
+        return not is_near and await pool.is_wanted(job.handle)
 
     async def _hold(self, job: PrefillJob) -> Prefix:
         """The cached prefix: fetched when reserved, held again when it was given up."""

@@ -22,13 +22,15 @@ async def allocate_when_free(
     """The pool keeps our place in its line and answers when the slots are there.
 
     The caller asks for one request at a time, so that slots go out in order of age. `make_room` is
-    asked once, when waiting alone does not help.
+    asked again and again when waiting alone does not help: others come and hold more meanwhile.
     """
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(_allocate(pool, handle, num_slots))
-        done, _ = await asyncio.wait({waiting}, timeout=MAKE_ROOM_AFTER_S)
         failure = None
-        if not done and make_room is not None:
+        while make_room is not None and failure is None:
+            done, _ = await asyncio.wait({waiting}, timeout=MAKE_ROOM_AFTER_S)
+            if done:
+                break
             failure = await _error_of(make_room)
         if failure is not None:
             waiting.cancel()

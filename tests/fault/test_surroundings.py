@@ -1,10 +1,13 @@
 """What services stand on fails under 20 streams: network, Redis, disk, pool."""
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 
@@ -13,7 +16,7 @@ from shared.messages.common import Empty, NodeRef
 from shared.messages.conductor import ModelsReply, StateReply
 from shared.messages.transfer import LeaseReply, LeaseRequest
 from tests.support.cluster import HostedCluster, dummy_options
-from tests.support.fault_bench import FaultBench, make_bench
+from tests.support.fault_bench import FaultBench, chain_of, make_bench
 from tests.support.nats_proxy import NatsProxy
 from tests.support.seams import Held, Seams
 from tests.support.servers import nats_server
@@ -23,8 +26,11 @@ PARTITION_S = 4.0
 """Longer than a lease."""
 HARM_S = 3.0
 PROXIED = ("gateway-1", "conductor-1", "cache-index-1", "node-1", "prefill-1", "decode-1")
-POOL_BYTES = 8 << 20
-"""64 blocks a node: not enough for all users at once, and blocks are evicted to the SSD."""
+POOL_BYTES, POOL_BLOCKS = 8 << 20, 64
+"""Of a node: not enough for all users at once, and blocks are evicted to the SSD."""
+GREEDY_TOKENS = 1_800
+NUM_GREEDY_PROMPTS = 7
+GREEDY_TTL_MS = 30_000
 Fault = Callable[["Surroundings"], Awaitable[None]]
 
 
@@ -64,7 +70,8 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
 def services_of(folder: Path, seams: Path) -> dict[str, dict[str, str]]:
     """Their seams and an SSD."""
     ssd = {"MOONPOOL_SSD_DIR": str(folder / "ssd"), "MOONPOOL_SSD_WRITE": "demotion"}
-    own = {"transfer": ssd | {"MOONPOOL_SSD_BYTES": str(64 << 20)}}
+    # A pool of threads grows until it has all: few, so that this looks like no leak.
+    own = {"transfer": ssd | {"MOONPOOL_SSD_BYTES": str(64 << 20), "MOONPOOL_SSD_THREADS": "1"}}
     own["decode"] = {"MOONPOOL_MAX_BATCH": "32"}
     return {name: own.get(name, {}) | seam for name, seam in Seams(seams).environment.items()}
 
@@ -130,26 +137,42 @@ def flagged(flag: str, process: str, text: str = "") -> Fault:
 
 
 async def fill_pool(around: Surroundings) -> None:
-    """A peer that holds all it may of both pools."""
-    bench, cluster = around.bench, around.bench.cluster
-    bus, call = cluster.cluster.bus, cluster.call
-    models = call(bus.request(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=5))
-    state = call(bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=5))
-    (model,), num_held = models.models, 0
-    for node in state.nodes:
-        for question in bench.questions:
-            asked = LeaseRequest(
-                holder=NodeRef(id="greedy", incarnation="1"),
-                incarnation=node.incarnation,
-                root=model.root,
-                keys=bench.chain_of(question, model),
-                ttl_ms=int(HARM_S * 1e3),
-            )
-            subject = subjects.transfer(node.id, "lease")
-            reply = call(bus.request(subject, asked, LeaseReply, timeout_s=5))
-            num_held += len(reply.slots)
-    assert num_held > 40, "too few blocks are held to fill anything"
+    """A peer that leases all that one may of both pools: prompts that were just computed there."""
+    bench, rng, leases = around.bench, random.Random(3), Leases(around.bench.cluster)
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for number in range(NUM_GREEDY_PROMPTS):
+            for node in ("node-1", "node-2"):
+                prompt = tuple(rng.randrange(3, 500) for _ in range(GREEDY_TOKENS))
+                await bench.ask_on(http, node, prompt, cache_salt=f"greedy-{number}")
+                await asyncio.to_thread(leases.take, node, prompt, f"greedy-{number}")
+    assert min(leases.num_held.values()) > POOL_BLOCKS / 2, "too few blocks are held to fill a pool"
     await asyncio.sleep(HARM_S)
+
+
+class Leases:
+    """A peer that never gives back what it leased: the node ends its leases."""
+
+    def __init__(self, cluster: HostedCluster) -> None:
+        self._cluster = cluster
+        self._bus = cluster.cluster.bus
+        ask = self._bus.request
+        models = cluster.call(ask(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=5))
+        state = cluster.call(ask(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=5))
+        (self._model,) = models.models
+        self._incarnations = {node.id: node.incarnation for node in state.nodes}
+        self.num_held = Counter(dict.fromkeys(self._incarnations, 0))
+
+    def take(self, node: str, prompt: tuple[int, ...], salt: str) -> None:
+        asked = LeaseRequest(
+            holder=NodeRef(id="greedy", incarnation="1"),
+            incarnation=self._incarnations[node],
+            root=self._model.root,
+            keys=chain_of(self._model, prompt, salt),
+            ttl_ms=GREEDY_TTL_MS,
+        )
+        subject = subjects.transfer(node, "lease")
+        asking = self._bus.request(subject, asked, LeaseReply, timeout_s=5)
+        self.num_held[node] += len(self._cluster.call(asking).slots)
 
 
 FAULTS: dict[tuple[str, str], Fault] = {

@@ -1,7 +1,9 @@
 """One cluster under load that is broken again and again; what each fault cost, and what it left."""
 
 import asyncio
+import itertools
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from scripts.soak.asking import Question, Where, cold_questions
+from scripts.soak.asking import HANG_S, Question, Where, body_of, cold_questions
 from scripts.soak.footprint import Footprint, footprints, grown, left_over
 from scripts.soak.traffic import Habits, Seen, Traffic
 from services.gateway.namespaces import namespace_of
@@ -33,6 +35,9 @@ POLICIES = (None, "global_cache_aware", "round_robin")
 SERVED_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 30.0
 MAX_SHOWN = 5
+QUESTIONS_OF_A_SALT = 40
+KEPT_SALTS = 3
+"""Of the latest, whose blocks are looked up after a fault."""
 # A process that is started anew while a fault lasts; a hold on it is over with it.
 Fault = Callable[["FaultBench", Held], Awaitable[None]]
 
@@ -69,6 +74,7 @@ class FaultBench:
         self.cluster = cluster
         self.seams = seams
         self._number = 0
+        self._salts: deque[str] = deque(maxlen=KEPT_SALTS)
         self.questions: list[Question] = []
         self._before: dict[str, Footprint] = {}
         self._keys: list[bytes] = []
@@ -97,15 +103,18 @@ class FaultBench:
         row.recovery_s, row.gap_s, row.first_s = recovery_s, seen.max_gap_s, seen.max_first_s
         self.cluster.wait_ready()
         await self._idle(row.leaks)
-        row.leaks += await self._stale_lookups()
         return row
 
     # --- load ----------------------------------------------------------------------------------
     async def _under_load(self, stage: Stage | None, do: Fault | None) -> tuple[Seen, float]:
         self._number += 1
-        salt = f"case-{self._number}"  # nothing of it is cached yet
+        asked = itertools.count()
 
         def fields(rng: random.Random) -> dict[str, Any]:
+            # Nothing is cached under a new salt: all stages are passed again and again.
+            salt = f"case-{self._number}-{next(asked) // QUESTIONS_OF_A_SALT}"
+            if salt not in self._salts:
+                self._salts.append(salt)
             policy = rng.choice(POLICIES)
             return {"cache_salt": salt} | ({} if policy is None else {"policy": policy})
 
@@ -139,11 +148,19 @@ class FaultBench:
             what=f"every user is served ({seen})",
         )
 
-    def chain_of(self, question: Question, model: ModelInfo) -> bytes:
-        """Keys of a prompt in the present case's namespace."""
-        seed = seed_of(model.root, namespace_of("", f"case-{self._number}"))
-        tokens = np.asarray(question.prompt, dtype=np.int32)
-        return chain_keys(seed, tokens, model.block_tokens)
+    async def ask_on(
+        self, http: httpx.AsyncClient, node: str, prompt: tuple[int, ...], **fields: Any
+    ) -> None:
+        """One token after that prompt, which is computed and kept on that node."""
+        where, number = self._wheres[0], node.rpartition("-")[2]
+        placement = {"prefill": f"prefill-{number}", "decode": f"decode-{number}"}
+        response = await http.post(
+            f"{where.base_url}/v1/completions",
+            json=body_of(where, prompt, 1, placement=placement, **fields),
+            headers={"authorization": f"Bearer {where.key}"},
+            timeout=HANG_S,
+        )
+        assert response.status_code == 200, response.text
 
     # --- what is left --------------------------------------------------------------------------
     async def _idle(self, leaks: list[str]) -> None:
@@ -168,21 +185,24 @@ class FaultBench:
             left += grown(self._before, self._footprints())
             keys = lasting_keys(self.cluster.redis_url)
             left += [f"Redis has {key!r}" for key in keys if key not in self._keys]
-        return left
+        return left + self._stale_lookups()
 
     def _footprints(self) -> dict[str, Footprint]:
         return footprints(self.cluster.cluster, self.cluster.cluster.names.all)
 
-    async def _stale_lookups(self) -> list[str]:
+    def _stale_lookups(self) -> list[str]:
         """No lookup of what was asked names an incarnation that is gone."""
         bus, call = self.cluster.cluster.bus, self.cluster.call
         models = call(bus.request(subjects.CONDUCTOR_MODELS, Empty(), ModelsReply, timeout_s=5))
         state = call(bus.request(subjects.CONDUCTOR_STATE, Empty(), StateReply, timeout_s=5))
         live = {(node.id, node.incarnation) for node in state.nodes}
+        if not models.models:
+            return ["a conductor knows no model yet"]
         (model,) = models.models
         stale = []
-        for question in self.questions:
-            asked = MatchRequest(root=model.root, chain=self.chain_of(question, model))
+        for question, salt in itertools.product(self.questions, self._salts):
+            chain = chain_of(model, question.prompt, salt)
+            asked = MatchRequest(root=model.root, chain=chain)
             found = call(bus.request(subjects.INDEX_MATCH, asked, MatchReply, timeout_s=5))
             stale += [
                 f"a lookup names {one.node.id}, which is gone"
@@ -190,6 +210,12 @@ class FaultBench:
                 if (one.node.id, one.node.incarnation) not in live
             ]
         return stale
+
+
+def chain_of(model: ModelInfo, prompt: tuple[int, ...], salt: str) -> bytes:
+    """Keys of a prompt that is asked with that salt."""
+    seed = seed_of(model.root, namespace_of("", salt))
+    return chain_keys(seed, np.asarray(prompt, dtype=np.int32), model.block_tokens)
 
 
 def make_bench(cluster: HostedCluster, folder: Path) -> FaultBench:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -34,9 +34,12 @@ class TestServer:
 
     __test__ = False  # not a test class
 
-    def __init__(self, server: NatsServer | RedisServer, log: Path) -> None:
+    def __init__(
+        self, server: NatsServer | RedisServer, log: Path, more_env: Mapping[str, str] | None = None
+    ) -> None:
         self.server = server
         self._log = log
+        self._environment = os.environ | (more_env or {})
         self._process: subprocess.Popen[bytes] | None = None
         self.url = server.url
 
@@ -57,6 +60,7 @@ class TestServer:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.server.spec.argv,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -104,8 +108,8 @@ def nats_server(folder: Path) -> TestServer:
     return _server(NatsServer, folder)
 
 
-def redis_server(folder: Path) -> TestServer:
-    return _server(RedisServer, folder)
+def redis_server(folder: Path, more_env: Mapping[str, str] | None = None) -> TestServer:
+    return _server(RedisServer, folder, more_env)
 
 
 @contextmanager
@@ -133,10 +137,14 @@ def _on_path(name: str) -> Path:
     return Path(found)
 
 
-def _server(kind: type[NatsServer] | type[RedisServer], folder: Path) -> TestServer:
+def _server(
+    kind: type[NatsServer] | type[RedisServer],
+    folder: Path,
+    more_env: Mapping[str, str] | None = None,
+) -> TestServer:
     """A missing binary skips here and fails in CI: a suite that skips in silence is no suite."""
     try:
-        return TestServer(kind(folder), folder / "server.log")
+        return TestServer(kind(folder), folder / "server.log", more_env)
     except LaunchError as error:
         reason = f"{error.message}: {error.hint}"
         if is_ci():

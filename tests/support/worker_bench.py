@@ -43,6 +43,8 @@ from shared.worker.settings import WorkerSettings
 from tests.support.reference_answers import MODEL, ModelFormat, Tokens, chain_of
 
 LOG = logging.getLogger("test")
+PATIENCE_S = 60.0
+"""For an answer: more than it takes beside other tests on few cores."""
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Answer:
         if chunk.error is not None or chunk.finish_reason is not None:
             self.ended.set()
 
-    async def done(self, timeout_s: float = 20.0) -> "Answer":
+    async def done(self, timeout_s: float = PATIENCE_S) -> "Answer":
         async with asyncio.timeout(timeout_s):
             await self.ended.wait()
         return self
@@ -234,7 +236,7 @@ class WorkerBench:
         sampling: Sampling | None = None,
         given: Sequence[int] = (),
         ref: RequestRef | None = None,
-        remaining_ms: int = 20_000,
+        remaining_ms: int = int(PATIENCE_S * 1e3),
         cached_tokens: int = 0,
     ) -> Answer:
         """Reserve at both and run at both, as conductor and gateway do."""
@@ -295,7 +297,7 @@ class WorkerBench:
             "chain": chain_of(tokens, self.format),
             "sampling": Sampling(max_tokens=8, ignore_eos=True),
             "reply_subject": "moonpool.gateway.gw.tokens.none.0",
-            "remaining_ms": 20_000,
+            "remaining_ms": int(PATIENCE_S * 1e3),
             "ref": ref,
             "model": MODEL,
             "incarnation": worker.context.incarnation,

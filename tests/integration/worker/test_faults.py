@@ -1,6 +1,7 @@
 """Broken blocks, full and lost pools: a recompute or an error to try again, never wrong tokens."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from shared.engine.prefill import PrefillEngine
 from shared.kv.ids import BlockKey
 from shared.messages.common import ErrorCode, Sampling
+from shared.worker import slot_wait
 from tests.support.deadline import until
 from tests.support.reference_answers import chain_of, prompt, reference_answer
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
@@ -127,18 +129,29 @@ async def test_decode_takes_no_slots_for_a_prompt_that_only_waits(nodes: TwoNode
     await nodes.nothing_is_held()
 
 
-async def test_a_pool_full_of_leased_prefixes_still_finishes_requests(nodes: TwoNodes) -> None:
-    """Prompts that wait hold their prefixes; they give them up when the first gets no slots."""
+async def test_a_pool_full_of_leased_prefixes_still_finishes_requests(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that wait hold their prefixes; they give them up when the first gets no slots, also
+    those that came to hold theirs after it had asked for room."""
     cached = [prompt(1025, seed=seed) for seed in range(5)]
     for tokens in cached:
         await (await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)).done()
     await nodes.nothing_is_held()
     assert nodes.a.pool.counts.sealed == 20
-    gate = nodes.a.gate("allocate")
+    gate, asked, ask = nodes.a.gate("allocate"), asyncio.Event(), slot_wait._error_of
+
+    async def ask_once_then_when_open(make_room: Callable[[], Awaitable[None]]) -> Any:
+        if asked.is_set():
+            await gate.open.wait()
+        asked.set()
+        return await ask(make_room)
+
+    monkeypatch.setattr(slot_wait, "_error_of", ask_once_then_when_open)
     new = prompt(1800, seed=9)
     answers = [await nodes.bench.submit(new, nodes.prefill, nodes.decode, sampling=SHORT)]
-    async with asyncio.timeout(5):
-        await gate.entered.wait()
+    async with asyncio.timeout(10):
+        await asked.wait()
     answers += [
         await nodes.bench.submit(tokens, nodes.prefill, nodes.decode, sampling=SHORT)
         for tokens in cached

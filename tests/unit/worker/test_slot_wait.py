@@ -40,19 +40,20 @@ async def test_it_is_told_when_all_slots_are_there_and_asks_once() -> None:
     assert pool.num_calls == 1
 
 
-async def test_room_is_asked_for_once_when_waiting_does_not_help(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_room_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made once may be taken by those who were bringing their prefix just then."""
     monkeypatch.setattr(slot_wait, "MAKE_ROOM_AFTER_S", 0.0)
     pool: Any = FullPool()
     asked: list[int] = []
 
     async def make_room() -> None:
         asked.append(1)
-        pool.room.set()
+        if len(asked) == 3:
+            pool.room.set()
 
     await allocate_when_free(pool, "r/0", 1, make_room=make_room)
-    assert (asked, pool.num_calls) == ([1], 1)
+    assert len(asked) >= 3
+    assert pool.num_calls == 1
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OVERLOADED, ErrorCode.POOL_LOST])
