@@ -19,6 +19,8 @@ PING_INTERVAL_S = 0.25
 PING_TIMEOUT_S = 1.0
 BUS_SILENCE_S = 1.5
 """Three missed echoes of our own report: the bus is silent, not the instance."""
+UNHEARD_S = 1.5
+"""Time to come back by another server of a NATS cluster."""
 
 Listener = Callable[[InstanceLost | InstanceReported], None]
 Key = tuple[str, str, str]
@@ -96,8 +98,11 @@ class InstanceWatch:
                 subject, PingRequest(), PingReply, timeout_s=PING_TIMEOUT_S
             )
         except NoResponder:
-            # After a restart of NATS others may come back later than we do.
-            if monotonic_s() - self._reconnected_s > LEASE_S:
+            # After a restart of NATS others may come back later than we do; of a cluster only their
+            # server may have gone.
+            unheard_s = monotonic_s() - watched.heard_s
+            is_cut_off = self._bus.num_servers > 1 and unheard_s < UNHEARD_S
+            if monotonic_s() - self._reconnected_s > LEASE_S and not is_cut_off:
                 self._lose(key, f"{instance_id} is gone", is_replaced=False)
                 return
         except ServiceError:

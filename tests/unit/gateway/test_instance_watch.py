@@ -2,12 +2,15 @@
 
 from typing import Any, cast
 
+import pytest
+
 from services.gateway.incarnation_order import MAX_INCARNATIONS, MAX_PROCESSES, IncarnationOrder
-from services.gateway.instance_watch import InstanceWatch
+from services.gateway.instance_watch import UNHEARD_S, InstanceWatch
 from services.gateway.life_events import InstanceLost, InstanceReported
 from shared.messages.common import InstanceRef
 from shared.messages.reports import InstanceReport
 from shared.runtime.bus import Bus
+from shared.runtime.errors import NoResponder
 from shared.runtime.tasks import Tasks
 
 
@@ -88,3 +91,35 @@ def test_the_order_is_bounded_and_unknown_ones_are_not_older() -> None:
     for number in range(MAX_PROCESSES):
         order.note("prefill", str(number), "i")
     assert not order.is_older("decode", "d", "1", "2")
+
+
+class Unanswered(Silent):
+    """Nobody is subscribed to what is asked."""
+
+    is_connected = True
+
+    def __init__(self, num_servers: int) -> None:
+        self.num_servers = num_servers
+
+    async def request(self, *_: Any, **__: Any) -> None:
+        raise NoResponder("nobody")
+
+
+@pytest.mark.parametrize(("num_servers", "is_lost_at_once"), [(1, True), (3, False)])
+async def test_of_a_nats_cluster_an_instance_has_time_to_come_back_by_another_server(
+    monkeypatch: pytest.MonkeyPatch, num_servers: int, is_lost_at_once: bool
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("services.gateway.instance_watch.monotonic_s", lambda: now_s)
+    bus = Unanswered(num_servers)
+    watching = InstanceWatch(cast(Bus, bus), cast(Tasks, bus))
+    events: list[InstanceLost | InstanceReported] = []
+    now_s = 110.0
+    watching.hold("decode", ref("1"), events.append)
+    ((key, watched),) = watching._watched.items()
+    await watching._ping(key, watched)
+    assert bool(events) is is_lost_at_once
+    now_s += UNHEARD_S
+    if not is_lost_at_once:
+        await watching._ping(key, watched)
+    assert events == [InstanceLost("1", "d is gone", is_replaced=False)]
