@@ -56,7 +56,9 @@ class PredictedReuseEviction:
         self._prior = prior_blocks
         self._now = 0
         self._keys: dict[Slot, BlockKey] = {}
+        self._here: dict[Slot, _Known] = {}
         self._known: dict[BlockKey, _Known] = {}
+        """Those that are here and those that are remembered."""
         self._gone: OrderedDict[BlockKey, None] = OrderedDict()
         """Of the known ones, those that are not here, oldest first."""
         self._heap = CandidateHeap()
@@ -74,28 +76,39 @@ class PredictedReuseEviction:
         self._keys[slot] = key
         self._max_size = max(self._max_size, len(self._keys))
         self._gone.pop(key, None)
-        if key not in self._known:
-            self._known[key] = _Known(0, self._fate(UNKNOWN), self._now)
-        self._use(slot, key)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _Known(0, self._fate(UNKNOWN), self._now)
+        self._here[slot] = known
+        self.used(slot)
 
     def used(self, slot: Slot) -> None:
-        self._use(slot, self._keys[slot])
+        known = self._here[slot]
+        self._now = now = self._now + 1
+        every, fate = self._all, known.fate
+        if known.uses:
+            fate.again += 1
+            every.again += 1
+        known.uses += 1
+        known.used_at = now
+        if self._open and now - self._open[0][0] > self._horizon:
+            self._give_up_old()
+        self._score(slot, known)
 
     def ended(self, slots: Sequence[Slot]) -> None:
         """Now it is known what kind of request it was that used these."""
-        keys = [self._keys[slot] for slot in slots]
-        num_new = sum(self._known[key].uses == 1 for key in keys)
-        num_seen = len(keys) - num_new
+        num_new = sum(self._here[slot].uses == 1 for slot in slots)
+        num_seen = len(slots) - num_new
         new_bits = min(num_new.bit_length(), MAX_NEW_BITS)
-        for slot, key in zip(slots, keys, strict=True):
-            known = self._known[key]
+        for slot in slots:
+            known = self._here[slot]
             if known.uses == 1:
                 # The first block is often common to all; lengths in half octaves.
                 seen_bits = min(num_seen.bit_length(), MAX_SEEN_BITS) if num_seen > 1 else 0
                 known.fate = self._fate((0, seen_bits, int(2 * log2(num_new))))
             else:
                 known.fate = self._fate((1, min(known.uses, MAX_USES), new_bits))
-            self._open.append((known.used_at, key, known.fate))
+            self._open.append((known.used_at, self._keys[slot], known.fate))
             self._score(slot, known)
 
     def removed(self, slot: Slot) -> None:
@@ -103,22 +116,11 @@ class PredictedReuseEviction:
         key = self._keys.pop(slot, None)
         if key is None:
             return
+        del self._here[slot]
         self._gone[key] = None
         if len(self._gone) > REMEMBERED * self._max_size:
             oldest, _ = self._gone.popitem(last=False)
             del self._known[oldest]
-
-    def _use(self, slot: Slot, key: BlockKey) -> None:
-        known = self._known[key]
-        self._now += 1
-        if known.uses:
-            known.fate.again += 1
-            self._all.again += 1
-        known.uses += 1
-        known.used_at = self._now
-        if self._open and self._now - self._open[0][0] > self._horizon:
-            self._give_up_old()
-        self._score(slot, known)
 
     def _give_up_old(self) -> None:
         while self._open and self._now - self._open[0][0] > self._horizon:
