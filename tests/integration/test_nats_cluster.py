@@ -126,7 +126,11 @@ async def test_a_server_that_hangs_is_left_for_another(
     (hung,) = [server for server in servers if server.url == at(gateway)]
     os.kill(hung.pid, signal.SIGSTOP)
     try:
-        await until(lambda: at(gateway) != hung.url and gateway.is_connected, what="left it")
+        await until(
+            lambda: at(gateway) != hung.url and gateway.is_connected,
+            timeout_s=30.0,
+            what="left it",
+        )
     finally:
         os.kill(hung.pid, signal.SIGCONT)
 
