@@ -5,7 +5,6 @@ there may be are counted. Reads and writes slots, owns none.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -87,6 +86,9 @@ class TcpServer:
         self._lock = threading.Lock()
         self._serving: dict[_Served, threading.Thread] = {}
         self._is_closed = False
+        own = segment.descriptor
+        self.file = None if own is None else os.dup(own)
+        """The segment's, from which bytes leave; open as long as a stream may send."""
         self.bytes_sent_total = 0
 
     def start(self, listener: socket.socket) -> None:
@@ -127,6 +129,10 @@ class TcpServer:
             threads = list(self._serving.values())
         for thread in threads:
             await asyncio.to_thread(thread.join, CLOSING_S)
+        # One that still sends keeps the file: its number must not become another's.
+        if self.file is not None and not any(thread.is_alive() for thread in threads):
+            os.close(self.file)
+            self.file = None
 
     # --- threads -------------------------------------------------------------------------------
 
@@ -230,21 +236,12 @@ class _Served:
         self._progress = Progress()
         self._since_s = time.monotonic()
         self._pipe = Pipe(sock, self._progress, self._look)
-        self._file: int | None = None
+        self._file = server.file
 
     def run(self) -> None:
         """Until the stream ends; WireError and OSError say why."""
         if not self._greet():
             return
-        # Its own: the segment may be closed while this thread still sends.
-        own = self._server.segment.descriptor
-        with contextlib.ExitStack() as stack:
-            if own is not None:
-                self._file = os.dup(own)
-                stack.callback(os.close, self._file)
-            self._serve()
-
-    def _serve(self) -> None:
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         while True:
