@@ -110,7 +110,7 @@ class TcpServer:
                 shut(served.sock)
 
     async def cut(self, node: str, incarnation: str) -> None:
-        """End that peer's streams; when it returns none of its writes can land any more."""
+        """End that peer's streams; when it returns no write that was allowed before can land."""
         with self._lock:
             ended = [
                 (served, thread)
