@@ -32,7 +32,7 @@ def ssd(
         Path, typer.Option("--dir", help="On the disk to measure; files are removed at the end.")
     ] = TEMPORARY,
     megabytes: Annotated[int, typer.Option("--mb", min=64, help="To read in each round.")] = 512,
-    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    rounds: Annotated[int, typer.Option(min=1)] = 10,
     slots: Annotated[int, typer.Option(min=1024, help="Of the pool whose books are timed.")] = (
         1 << 20
     ),
