@@ -41,7 +41,7 @@ async def _nats(target: Target, bus: Bus) -> Check:
     round_trip_ms = (monotonic_s() - started_s) / 2 * 1e3
     payload = bus.max_payload_bytes
     found = (
-        f"{redacted(target.nats_url)}: {bus.server_version}, {bus.num_servers} "
+        f"{redacted(target.nats_url)}: NATS {bus.server_version}, {bus.num_servers} "
         f"server{'' if bus.num_servers == 1 else 's'}, round trip {round_trip_ms:.1f} ms, "
         f"messages of {payload >> 20} MB"
     )

@@ -168,7 +168,8 @@ class Bus:
     @property
     def server_version(self) -> str:
         """Of the NATS server that we are connected to."""
-        return str(self.client.connected_server_version)
+        version = self.client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
 
     @property
     def num_servers(self) -> int:
