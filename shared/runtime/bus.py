@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 import nats
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 
@@ -53,10 +53,18 @@ class _Client(Client):
     keeps it waiting for half a minute."""
 
     async def _process_op_err(self, e: Exception) -> None:
-        writer = getattr(self._transport, "_io_writer", None)
-        if isinstance(writer, asyncio.StreamWriter) and self.is_connected:
-            writer.transport.abort()
+        if self.is_connected:
+            self._abort()
         await super()._process_op_err(e)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        self._abort()  # what is left of a server that was reached and never spoke
+        await super()._connect_to_server(s)
+
+    def _abort(self) -> None:
+        writer = getattr(self._transport, "_io_writer", None)
+        if isinstance(writer, asyncio.StreamWriter):
+            writer.transport.abort()
 
     def _connect_command(self) -> bytes:
         server = self._current_server
