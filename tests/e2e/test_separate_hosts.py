@@ -35,7 +35,9 @@ def test_a_remote_hit_and_a_far_decode_give_the_cold_tokens_over_tcp(api: Api) -
     fresh = prompt_of(2, 3 * GRID + 9)
     across = api.complete(fresh, placement=on_nodes(1, 2))
     assert across.served["transport"] == "tcp"
-    assert 0 < across.served["hidden_bytes"] <= across.served["streamed_bytes"]
+    # How much of it had arrived before the hand-over is up to the machine.
+    assert 0 <= across.served["hidden_bytes"] <= across.served["streamed_bytes"]
+    assert across.served["streamed_bytes"] > 0
     assert across.served["tail_s"] > 0
     assert across.tokens == api.complete(fresh, cache="off", placement=on_nodes(1, 1)).tokens
     assert remote.tokens == cold.tokens
