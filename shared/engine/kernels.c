@@ -6,35 +6,83 @@
 
 #include "kernels_product.h"
 
-/* ---- linear: out[rows][columns] = x[rows][depth] * panels (+ bias) (+ residual) ---- */
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_num_threads(void) { return 1; }
+static int omp_get_thread_num(void) { return 0; }
+#endif
+
+/* ---- rows as a product takes them: as they are, or widened into `room` ---- */
+
+INLINE const float *left_of_float(const float *from, float *room, long count) {
+    (void)room, (void)count;
+    return from;
+}
+#if WIDENS_BF16
+INLINE const float *left_of_bf16(const bf16 *from, float *room, long count) {
+    for (long j = 0; j < count; j += 16) {
+        const lanes mask = first_lanes(count - j);
+        store_float(room + j, mask, load_bf16(from + j, mask));
+    }
+    return room;
+}
+#elif HAS_BF16
+INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
+    (void)room, (void)count;
+    return from;
+}
+#endif
+#define IS_WIDENED(type) (sizeof(left_##type) != sizeof(type))
+
+/* ---- linear: out[rows][columns] = x[rows][depth] * panels (+ bias) (+ residual); `wide` has room
+        for x in float32 where bfloat16 is widened ---- */
 
 #define LINEAR(type)                                                                               \
-    EXPORT void linear_##type(const type *x, const type *panels, const type *bias,                 \
+    /* Some rows, at most ROW_BLOCK, times one panel. */                                           \
+    static void panel_##type(const left_##type *x, const type *weights, const type *bias,          \
+                             const type *residual, type *out, long panel, long first, long count,  \
+                             long columns, long depth) {                                           \
+        float acc[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                                 \
+        for (long k = 0; k < depth; k += DEPTH_BLOCK)                                              \
+            product_##type(count, PANEL, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK,        \
+                           x + first * depth + k, depth, weights + k * PANEL, PANEL, acc, PANEL,   \
+                           k == 0);                                                                \
+        for (long row = 0; row < count; row++)                                                     \
+            for (long j = 0; j < PANEL; j += 16) {                                                 \
+                const long column = panel * PANEL + j;                                             \
+                const lanes mask = first_lanes(columns - column);                                  \
+                const long at = (first + row) * columns + column;                                  \
+                vec value = vec_load(acc + row * PANEL + j);                                       \
+                if (bias) value = vec_add(value, load_##type(bias + column, mask));                \
+                if (residual) value = vec_add(value, load_##type(residual + at, mask));            \
+                store_##type(out + at, mask, value);                                               \
+            }                                                                                      \
+    }                                                                                              \
+    EXPORT void linear_##type(const type *x, float *wide, const type *panels, const type *bias,    \
                               const type *residual, type *out, long rows, long columns,            \
                               long depth, int threads) {                                           \
         const long num_panels = (columns + PANEL - 1) / PANEL;                                     \
-        const long num_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;                                \
-        _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")         \
-        for (long item = 0; item < num_panels * num_blocks; item++) {                              \
-            float acc[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                             \
-            const long panel = item / num_blocks, first = item % num_blocks * ROW_BLOCK;           \
-            const long count = rows - first < ROW_BLOCK ? rows - first : ROW_BLOCK;                \
-            const type *weights = panels + panel * depth * PANEL;                                  \
-            for (long k = 0; k < depth; k += DEPTH_BLOCK)                                          \
-                product_##type(count, PANEL, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK,    \
-                               x + first * depth + k, depth, weights + k * PANEL, PANEL, acc,      \
-                               PANEL, k == 0);                                                     \
-            for (long row = 0; row < count; row++)                                                 \
-                for (long j = 0; j < PANEL; j += 16) {                                             \
-                    const long column = panel * PANEL + j;                                         \
-                    const lanes mask = first_lanes(columns - column);                          \
-                    const long at = (first + row) * columns + column;                              \
-                    vec value = vec_load(acc + row * PANEL + j);                          \
-                    if (bias) value = vec_add(value, load_##type(bias + column, mask));      \
-                    if (residual)                                                                  \
-                        value = vec_add(value, load_##type(residual + at, mask));            \
-                    store_##type(out + at, mask, value);                                           \
-                }                                                                                  \
+        const long groups = (rows + MAX_ROWS - 1) / MAX_ROWS;                                      \
+        const left_##type *left = IS_WIDENED(type) ? (const void *)wide : (const void *)x;         \
+        _Pragma("omp parallel num_threads(threads) if (threads > 1)")                              \
+        {                                                                                          \
+            if (IS_WIDENED(type)) {                                                                \
+                _Pragma("omp for schedule(static)")                                                \
+                for (long row = 0; row < rows; row++)                                              \
+                    left_of_##type(x + row * depth, wide + row * depth, depth);                    \
+            }                                                                                      \
+            /* All threads get equally many rows of panels, in runs. */                            \
+            const long me = omp_get_thread_num(), all = omp_get_num_threads();                     \
+            const long end = num_panels * groups * (me + 1) / all;                                 \
+            for (long at = num_panels * groups * me / all, count; at < end; at += count) {         \
+                const long panel = at / groups, group = at % groups, first = group * MAX_ROWS;     \
+                count = groups - group < end - at ? groups - group : end - at;                     \
+                if (count > ROW_BLOCK / MAX_ROWS) count = ROW_BLOCK / MAX_ROWS;                    \
+                const long last = first + count * MAX_ROWS;                                        \
+                panel_##type(left, panels + panel * depth * PANEL, bias, residual, out, panel,     \
+                             first, (last < rows ? last : rows) - first, columns, depth);          \
+            }                                                                                      \
         }                                                                                          \
     }
 LINEAR(float)
@@ -75,20 +123,27 @@ INLINE void put16_bf16(bf16 *tile, long key, long dim, const bf16 *k, long ks, c
 
 #define PACK(type)                                                                                 \
     EXPORT void pack_##type(const type *keys, const type *values, long stride, type *packed,       \
-                            long head_stride, long first, long count, long heads, long dim) {      \
-        for (long head = 0; head < heads; head++)                                                  \
-            for (long i = 0; i < count;) {                                                         \
-                const long key = first + i;                                                        \
-                const type *k = keys + i * stride + head * dim, *v = values + i * stride + head * dim; \
-                type *tile = packed + head * head_stride + key / PANEL * 2 * PANEL * dim;          \
-                if (key % 16 == 0 && count - i >= 16) {                                            \
-                    put16_##type(tile, key % PANEL, dim, k, stride, v, stride);                    \
-                    i += 16;                                                                       \
+                            long head_stride, long first, long count, long heads, long dim,        \
+                            int threads) {                                                         \
+        const long tiles = (first + count - 1) / PANEL - first / PANEL + 1;                        \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)                            \
+                if (threads > 1 && count >= PANEL)")                                               \
+        for (long item = 0; item < heads * tiles; item++) {                                        \
+            const long head = item / tiles, at = first / PANEL + item % tiles;                     \
+            const long end = first + count < (at + 1) * PANEL ? first + count : (at + 1) * PANEL;  \
+            type *tile = packed + head * head_stride + at * 2 * PANEL * dim;                       \
+            for (long key = first > at * PANEL ? first : at * PANEL; key < end;) {                 \
+                const long from = (key - first) * stride + head * dim;                             \
+                if (key % 16 == 0 && end - key >= 16) {                                            \
+                    put16_##type(tile, key % PANEL, dim, keys + from, stride, values + from,       \
+                                 stride);                                                          \
+                    key += 16;                                                                     \
                 } else {                                                                           \
-                    put_##type(tile, key % PANEL, dim, k, v);                                      \
-                    i++;                                                                           \
+                    put_##type(tile, key % PANEL, dim, keys + from, values + from);                \
+                    key++;                                                                         \
                 }                                                                                  \
             }                                                                                      \
+        }                                                                                          \
     }
 PACK(float)
 PACK(bf16)
@@ -100,78 +155,111 @@ typedef struct {
     float out[QUERY_BLOCK * MAX_HEAD_DIM];
     float sums[QUERY_BLOCK * 16];
     float largest[QUERY_BLOCK];
+#if WIDENS_BF16
+    float query[QUERY_BLOCK * MAX_HEAD_DIM];
+#else
     bf16 weights[QUERY_BLOCK * PANEL];
+#endif
 } __attribute__((aligned(64))) scratch_t;
 
 INLINE void put_weights_float(scratch_t *s, long row, long j, vec p) {
     vec_store(s->scores + row * PANEL + j, p);
 }
 INLINE const float *weights_float(scratch_t *s) { return s->scores; }
-#if HAS_BF16
+INLINE const float *query_float(scratch_t *s, const float *query, long *ld, long rows, long dim) {
+    (void)s, (void)ld, (void)rows, (void)dim;
+    return query;
+}
+#if WIDENS_BF16
+INLINE void put_weights_bf16(scratch_t *s, long row, long j, vec p) {
+    put_weights_float(s, row, j, p);
+}
+INLINE const float *weights_bf16(scratch_t *s) { return s->scores; }
+INLINE const float *query_bf16(scratch_t *s, const bf16 *query, long *ld, long rows, long dim) {
+    for (long row = 0; row < rows; row++)
+        left_of_bf16(query + row * *ld, s->query + row * dim, dim);
+    *ld = dim;
+    return s->query;
+}
+#elif HAS_BF16
 INLINE void put_weights_bf16(scratch_t *s, long row, long j, vec p) {
     store_bf16(s->weights + row * PANEL + j, ALL_LANES, p);
 }
 INLINE const bf16 *weights_bf16(scratch_t *s) { return s->weights; }
+INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long rows, long dim) {
+    (void)s, (void)ld, (void)rows, (void)dim;
+    return query;
+}
 #endif
 
 #define ATTEND_ROWS(type)                                                                          \
+    /* Scores of one row and tile to weights; sums and output so far to the new largest score. */  \
+    INLINE void soften_##type(scratch_t *s, long row, long visible, long window, long dim,         \
+                              float scale, const int is_first, const int is_whole) {               \
+        vec score[4], top = vec_set(s->largest[row]);                                              \
+        lanes mask[4];                                                                             \
+        for (int j = 0; j < 4; j++) {                                                              \
+            score[j] = vec_mul(vec_load(s->scores + row * PANEL + 16 * j), vec_set(scale));        \
+            if (is_whole) {                                                                        \
+                top = vec_max(top, score[j]);                                                      \
+                continue;                                                                          \
+            }                                                                                      \
+            mask[j] = first_lanes(visible - 16 * j) &                                              \
+                      (lanes)~first_lanes(visible - window - 16 * j);                              \
+            top = vec_max_where(mask[j], top, score[j]);                                           \
+        }                                                                                          \
+        const float largest = vec_top(top);                                                        \
+        const vec shift = vec_set(largest);                                                        \
+        vec sum = vec_load(s->sums + row * 16);                                                    \
+        if (!is_first && largest != s->largest[row]) {                                             \
+            const vec shrink = exp_ps(vec_sub(vec_set(s->largest[row]), shift));                   \
+            sum = vec_mul(sum, shrink);                                                            \
+            for (long d = 0; d < dim; d += 16) {                                                   \
+                float *at = s->out + row * dim + d;                                                \
+                vec_store(at, vec_mul(vec_load(at), shrink));                                      \
+            }                                                                                      \
+        }                                                                                          \
+        for (int j = 0; j < 4; j++) {                                                              \
+            vec p = exp_ps(vec_sub(score[j], shift));                                              \
+            if (!is_whole) p = vec_where(mask[j], p);                                              \
+            sum = vec_add(sum, p);                                                                 \
+            put_weights_##type(s, row, 16 * j, p);                                                 \
+        }                                                                                          \
+        s->largest[row] = largest;                                                                 \
+        vec_store(s->sums + row * 16, sum);                                                        \
+    }                                                                                              \
     /* Row i is at position + i * step and sees `window` keys, its own the last of them. */        \
     static void attend_rows_##type(const type *query, long ldq, long rows, long position,          \
                                    long step, long window, const type *packed, long dim,           \
                                    float scale, type *out, long ldo, scratch_t *s) {               \
         const long first = position + 1 > window ? (position + 1 - window) / PANEL : 0;            \
         const long last = position + (rows - 1) * step;                                            \
+        const left_##type *left = query_##type(s, query, &ldq, rows, dim);                         \
         for (long row = 0; row < rows; row++) {                                                    \
             s->largest[row] = -__builtin_inff();                                                   \
-            vec_store(s->sums + row * 16, vec_zero());                              \
+            vec_store(s->sums + row * 16, vec_zero());                                             \
         }                                                                                          \
         for (long tile = first; tile * PANEL <= last; tile++) {                                    \
             const type *keys = packed + tile * 2 * PANEL * dim, *values = keys + PANEL * dim;      \
             const long seen = last + 1 - tile * PANEL;                                             \
             long depth = seen < PANEL ? seen : PANEL;                                              \
             if (sizeof(type) == 2) depth = (depth + 1) / 2 * 2;                                    \
-            product_##type(rows, PANEL, dim, query, ldq, keys, PANEL, s->scores, PANEL, 1);        \
+            product_##type(rows, PANEL, dim, left, ldq, keys, PANEL, s->scores, PANEL, 1);         \
             for (long row = 0; row < rows; row++) {                                                \
                 const long visible = position + row * step + 1 - tile * PANEL;                     \
-                vec score[4], top = vec_set(s->largest[row]);                            \
-                lanes mask[4];                                                                 \
-                for (int j = 0; j < 4; j++) {                                                      \
-                    mask[j] = first_lanes(visible - 16 * j) &                                      \
-                              (lanes)~first_lanes(visible - window - 16 * j);                  \
-                    score[j] = vec_mul(vec_load(s->scores + row * PANEL + 16 * j),     \
-                                             vec_set(scale));                               \
-                    top = vec_max_where(mask[j], top, score[j]);                         \
-                }                                                                                  \
-                const float largest = vec_top(top);                                   \
-                const vec shift = vec_set(largest);                                      \
-                vec sum = vec_load(s->sums + row * 16);                                   \
-                if (tile > first && largest != s->largest[row]) {                                  \
-                    const vec shrink =                                                          \
-                        exp_ps(vec_sub(vec_set(s->largest[row]), shift));             \
-                    sum = vec_mul(sum, shrink);                                              \
-                    for (long d = 0; d < dim; d += 16) {                                           \
-                        float *at = s->out + row * dim + d;                                        \
-                        vec_store(at, vec_mul(vec_load(at), shrink));          \
-                    }                                                                              \
-                }                                                                                  \
-                for (int j = 0; j < 4; j++) {                                                      \
-                    const vec p = vec_where(                                          \
-                        mask[j], exp_ps(vec_sub(score[j], shift)));                          \
-                    sum = vec_add(sum, p);                                                   \
-                    put_weights_##type(s, row, 16 * j, p);                                         \
-                }                                                                                  \
-                s->largest[row] = largest;                                                         \
-                vec_store(s->sums + row * 16, sum);                                          \
+                if (visible >= PANEL && visible <= window)                                         \
+                    soften_##type(s, row, visible, window, dim, scale, tile == first, 1);          \
+                else                                                                               \
+                    soften_##type(s, row, visible, window, dim, scale, tile == first, 0);          \
             }                                                                                      \
             product_##type(rows, dim, depth, weights_##type(s), PANEL, values, dim, s->out, dim,   \
                            tile == first);                                                         \
         }                                                                                          \
         for (long row = 0; row < rows; row++) {                                                    \
-            const float sum = vec_sum(vec_load(s->sums + row * 16));            \
+            const float sum = vec_sum(vec_load(s->sums + row * 16));                               \
             for (long d = 0; d < dim; d += 16)                                                     \
-                store_##type(out + row * ldo + d, ALL_LANES,                                          \
-                             vec_div(vec_load(s->out + row * dim + d),                \
-                                           vec_set(sum)));                                  \
+                store_##type(out + row * ldo + d, ALL_LANES,                                       \
+                             vec_div(vec_load(s->out + row * dim + d), vec_set(sum)));             \
         }                                                                                          \
     }
 
@@ -224,10 +312,13 @@ ATTEND(bf16)
 
 /* ---- out = silu(gate) * up, from rows of [gate, up] ---- */
 
+#define SHARED_ROWS 16 /* fewer are not worth a second thread */
+
 #define SILU_UP(type)                                                                              \
     EXPORT void silu_up_##type(const type *gate_up, type *out, long rows, long columns,            \
                                int threads) {                                                      \
-        _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")         \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)                            \
+                if (threads > 1 && rows >= SHARED_ROWS)")                                          \
         for (long row = 0; row < rows; row++)                                                      \
             for (long j = 0; j < columns; j += 16) {                                               \
                 const lanes mask = first_lanes(columns - j);                                   \
@@ -250,7 +341,9 @@ SILU_UP(bf16)
 
 #define RMS_NORM(type)                                                                             \
     EXPORT void rms_norm_##type(const type *x, const type *weight, type *out, long rows,           \
-                                long columns, float eps) {                                         \
+                                long columns, float eps, int threads) {                            \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)                            \
+                if (threads > 1 && rows >= SHARED_ROWS)")                                          \
         for (long row = 0; row < rows; row++) {                                                    \
             vec squares = vec_zero();                                                  \
             for (long j = 0; j < columns; j += 16) {                                               \
@@ -278,8 +371,10 @@ RMS_NORM(bf16)
 
 #define ROTATE(type)                                                                               \
     EXPORT void rotate_##type(type *rows, const type *cos, const type *sin, long count,            \
-                              long heads, long all_heads, long dim) {                              \
+                              long heads, long all_heads, long dim, int threads) {                 \
         const long half = dim / 2;                                                                 \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)                            \
+                if (threads > 1 && count >= SHARED_ROWS)")                                         \
         for (long row = 0; row < count; row++)                                                     \
             for (long head = 0; head < heads; head++) {                                            \
                 type *at = rows + (row * all_heads + head) * dim;                                  \

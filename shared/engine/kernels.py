@@ -20,13 +20,13 @@ _NO_WINDOW = 1 << 40
 
 _P, _L, _F, _I = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 _SIGNATURES: dict[str, list[Any]] = {
-    "linear": [_P] * 5 + [_L] * 3 + [_I],
-    "pack": [_P, _P, _L, _P] + [_L] * 5,
+    "linear": [_P] * 6 + [_L] * 3 + [_I],
+    "pack": [_P, _P, _L, _P] + [_L] * 5 + [_I],
     "attend_run": [_P, _L, _P, _L, _P] + [_L] * 6 + [_F, _I],
     "attend_each": [_P, _P, _P, _L, _L, _P, _P, _P, _P] + [_L] * 5 + [_F, _I],
     "silu_up": [_P, _P, _L, _L, _I],
-    "rotate": [_P, _P, _P] + [_L] * 4,
-    "rms_norm": [_P, _P, _P, _L, _L, _F],
+    "rotate": [_P, _P, _P] + [_L] * 4 + [_I],
+    "rms_norm": [_P, _P, _P, _L, _L, _F, _I],
 }
 _SUFFIXES = {torch.float32: "float", torch.bfloat16: "bf16"}
 
@@ -63,6 +63,7 @@ class Kernels:
     ) -> None:
         self.isa = isa
         self.build = build  # names source, compiler and flags
+        self._widens_rows = isa == "avx2" and dtype == torch.bfloat16
         self._calls: dict[str, Any] = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, f"{name}_{_SUFFIXES[dtype]}")
@@ -77,10 +78,13 @@ class Kernels:
         bias: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        out = rows.new_empty(len(rows), num_outputs)
+        count, depth = rows.shape
+        out = rows.new_empty(count, num_outputs)
+        wide = rows.new_empty(count, depth, dtype=torch.float32) if self._widens_rows else None
         self._calls["linear"](
-            rows.data_ptr(), panels.data_ptr(), _address(bias), _address(residual),
-            out.data_ptr(), len(rows), num_outputs, rows.shape[1], torch.get_num_threads(),
+            rows.data_ptr(), _address(wide), panels.data_ptr(), _address(bias),
+            _address(residual), out.data_ptr(), count, num_outputs, depth,
+            torch.get_num_threads(),
         )  # fmt: skip
         return out
 
@@ -89,7 +93,7 @@ class Kernels:
         out, columns = torch.empty_like(rows), rows.shape[-1]
         self._calls["rms_norm"](
             rows.data_ptr(), weight.data_ptr(), out.data_ptr(), rows.numel() // columns, columns,
-            eps,
+            eps, torch.get_num_threads(),
         )  # fmt: skip
         return out
 
@@ -99,12 +103,13 @@ class Kernels:
         """RoPE of the first `num_heads` of rows [rows, heads, dim], in place."""
         count, all_heads, dim = rows.shape
         self._calls["rotate"](
-            rows.data_ptr(), cos.data_ptr(), sin.data_ptr(), count, num_heads, all_heads, dim
-        )
+            rows.data_ptr(), cos.data_ptr(), sin.data_ptr(), count, num_heads, all_heads, dim,
+            torch.get_num_threads(),
+        )  # fmt: skip
 
     def silu_up(self, gate_up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, from rows of [gate, up]."""
-        count, columns = len(gate_up), gate_up.shape[1] // 2
+        count, columns = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(count, columns)
         self._calls["silu_up"](
             gate_up.data_ptr(), out.data_ptr(), count, columns, torch.get_num_threads()
@@ -120,7 +125,7 @@ class Kernels:
             raise ValueError("keys and values: the heads of a token do not lie together")
         self._calls["pack"](
             keys.data_ptr(), values.data_ptr(), keys.stride(0), packed.data_ptr(),
-            packed.stride(0), first, count, heads, dim,
+            packed.stride(0), first, count, heads, dim, torch.get_num_threads(),
         )  # fmt: skip
 
     def attend_run(

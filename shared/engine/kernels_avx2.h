@@ -5,11 +5,16 @@
 
 #include <immintrin.h>
 
-/* A panel's 16 columns lie 256 bytes apart: more rows of them than this share too few sets of the
-   first cache. Even. */
-#define DEPTH_BLOCK 96
+/* 16 columns of so many rows fill half of the first cache. Even. */
+#define DEPTH_BLOCK 288
 #define HAS_BF16 1
+#define WIDENS_BF16 1
+#define COPIES_COLUMNS 1
+/* From so many rows on, copying or widening the columns once pays for itself. */
+#define MANY_ROWS_float 64
+#define MANY_ROWS_bf16 24
 
+typedef float left_bf16;
 typedef struct {
     __m256 low, high;
 } vec;
@@ -65,13 +70,10 @@ INLINE vec vec_round(vec x) {
 REDUCE(vec_sum, _mm256_add_ps, _mm_add_ps)
 REDUCE(vec_top, _mm256_max_ps, _mm_max_ps)
 
-/* x 2^n in two steps, since 2^n alone may be too small to be a normal number. */
+/* x 2^n where 2^n is a normal number. */
 INLINE __m256 scaled(__m256 x, __m256 n) {
-    const __m256i all = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(all, 1);
-    const __m256i rest = _mm256_sub_epi32(all, half), bias = _mm256_set1_epi32(127);
-    const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }
 INLINE vec vec_scale(vec x, vec n) { return (vec){scaled(x.low, n.low), scaled(x.high, n.high)}; }
 
@@ -139,11 +141,30 @@ INLINE void store_bf16(bf16 *to, lanes mask, vec x) {
     if (mask != ALL_LANES) memcpy(to, some, (size_t)__builtin_popcount(mask) * sizeof(bf16));
 }
 
-/* tile[word][key ...] = k[key ...][word] of 16 keys: words of 32 bits. */
+/* to[word][key] = from[key][word] of 8 keys and 8 words. */
+INLINE void transpose_8(float *to, long row, const char *from, long stride_bytes) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps((const void *)(from + i * stride_bytes));
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
+            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(to + i * row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+/* tile[word][key ...] = k[key ...][word] of 16 keys: words of 32 bits, a multiple of 8 of them. */
 INLINE void put_keys_16(int32_t *tile, long row, long words, const void *k, long stride_bytes) {
-    for (long word = 0; word < words; word++)
-        for (long key = 0; key < 16; key++)
-            memcpy(tile + word * row + key, (const char *)k + key * stride_bytes + 4 * word, 4);
+    for (long word = 0; word < words; word += 8)
+        for (long key = 0; key < 16; key += 8)
+            transpose_8((float *)tile + word * row + key, row,
+                        (const char *)k + key * stride_bytes + 4 * word, stride_bytes);
 }
 
 /* to = even[0] odd[0] even[1] odd[1] ..., 16 of each. */
@@ -192,23 +213,38 @@ INLINE __m256 of_pairs(__m256i pairs, int part) {
                                     : _mm256_slli_epi32(pairs, 16));
 }
 
+/* to[depth][16] = 16 columns of b. */
+INLINE void put_columns_float(float *to, const float *b, long column, long ldb, long depth) {
+    for (long k = 0; k < depth; k++)
+        for (int j = 0; j < 16; j += 8)
+            _mm256_storeu_ps(to + k * 16 + j, _mm256_loadu_ps(b + k * ldb + column + j));
+}
+/* The same of b that holds pairs of neighbouring rows interleaved. */
+INLINE void put_columns_bf16(float *to, const bf16 *b, long column, long ldb, long depth) {
+    for (long k = 0; k < depth; k += 2)
+        for (int j = 0; j < 16; j += 8) {
+            const void *at = b + k * ldb + 2 * (column + j);
+            const __m256i pairs = _mm256_loadu_si256(at);
+            _mm256_storeu_ps(to + k * 16 + j, of_pairs(pairs, 0));
+            _mm256_storeu_ps(to + (k + 1) * 16 + j, of_pairs(pairs, 1));
+        }
+}
+
 /* b holds pairs of neighbouring rows interleaved: [depth / 2][columns][2]; depth is even. Of each
-   pair the first row is added before the second. */
-INLINE void inner_bf16(const int rows, const int vectors, long depth, const bf16 *a, long lda,
+   pair the first row is added before the second. a is widened already. */
+INLINE void inner_bf16(const int rows, const int vectors, long depth, const float *a, long lda,
                        const bf16 *b, long ldb, float *c, long ldc, int is_first) {
     LOAD_SUMS
-    for (long k = 0; k < depth / 2; k++) {
+    for (long k = 0; k < depth; k += 2) {
 #pragma GCC unroll 2
         for (int part = 0; part < 2; part++) {
             __m256 row[8];
 #pragma GCC unroll 8
             for (int j = 0; j < 2 * vectors; j++)
-                row[j] = of_pairs(_mm256_loadu_si256((const void *)(b + 2 * (k * ldb + 8 * j))), part);
+                row[j] = of_pairs(_mm256_loadu_si256((const void *)(b + k * ldb + 16 * j)), part);
 #pragma GCC unroll 6
             for (int i = 0; i < rows; i++) {
-                int32_t pair;
-                memcpy(&pair, a + i * lda + 2 * k, 4);
-                const __m256 value = of_pairs(_mm256_set1_epi32(pair), part);
+                const __m256 value = _mm256_set1_ps(a[i * lda + k + part]);
 #pragma GCC unroll 8
                 for (int j = 0; j < 2 * vectors; j++)
                     acc[i][j] = _mm256_fmadd_ps(value, row[j], acc[i][j]);

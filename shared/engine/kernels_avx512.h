@@ -5,7 +5,10 @@
 #include <immintrin.h>
 
 #define DEPTH_BLOCK 1024
+#define WIDENS_BF16 0
+#define COPIES_COLUMNS 0
 
+typedef bf16 left_bf16;
 typedef __m512 vec;
 typedef __mmask16 lanes;
 

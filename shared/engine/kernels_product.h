@@ -12,8 +12,10 @@
 #define ROW_BLOCK 96 /* rows that pass over a panel together */
 #define QUERY_BLOCK 48
 #define MAX_HEAD_DIM 256
+#define MAX_DEPTH 288 /* of one product: of a depth block, of a head */
 
 typedef uint16_t bf16;
+typedef float left_float; /* what the rows of a product are given as */
 
 #ifdef __AVX512F__
 #include "kernels_avx512.h"
@@ -23,8 +25,8 @@ typedef uint16_t bf16;
 
 /* One function per shape, so that the accumulators stay in registers. */
 #define SHAPES(type)                                                                               \
-    typedef void (*inner_##type##_fn)(long, const type *, long, const type *, long, float *, long, \
-                                      int);                                                        \
+    typedef void (*inner_##type##_fn)(long, const left_##type *, long, const type *, long,         \
+                                      float *, long, int);                                         \
     ROWS(type, 1) ROWS(type, 2) ROWS(type, 3) ROWS(type, 4)                                        \
     static const inner_##type##_fn inner_##type##_of[4][6] = {                                     \
         ROW_OF(type, 1), ROW_OF(type, 2), ROW_OF(type, 3), ROW_OF(type, 4)};
@@ -35,8 +37,9 @@ typedef uint16_t bf16;
     {inner_##type##_1_##v, inner_##type##_2_##v, inner_##type##_3_##v,                             \
      inner_##type##_4_##v, inner_##type##_5_##v, inner_##type##_6_##v}
 #define SHAPE(type, r, v)                                                                          \
-    static void inner_##type##_##r##_##v(long depth, const type *a, long lda, const type *b,       \
-                                         long ldb, float *c, long ldc, int is_first) {             \
+    static void inner_##type##_##r##_##v(long depth, const left_##type *a, long lda,               \
+                                         const type *b, long ldb, float *c, long ldc,              \
+                                         int is_first) {                                           \
         if ((v) <= widest(r)) /* the others are never asked for */                                 \
             PRODUCT(type)(r, v, depth, a, lda, b, ldb, c, ldc, is_first);                          \
     }
@@ -49,11 +52,11 @@ SHAPES(float)
 SHAPES(bf16)
 #endif
 
-#define PRODUCT_ALL(type)                                                                          \
+#define PRODUCT_ALL(type, name)                                                                    \
     /* Some rows, `count` at a time. */                                                            \
-    INLINE void rows_##type(long rows, long count, long columns, long depth, const type *a,        \
-                            long lda, const type *b, long ldb, float *c, long ldc,                 \
-                            int is_first) {                                                        \
+    INLINE void rows_##type(long rows, long count, long columns, long depth,                       \
+                            const left_##type *a, long lda, const type *b, long ldb, float *c,     \
+                            long ldc, int is_first) {                                              \
         const long most = 16 * widest(count);                                                      \
         for (long column = 0; column < columns; column += most) {                                  \
             const long vectors = (columns - column >= most ? most : columns - column) / 16;        \
@@ -65,23 +68,45 @@ SHAPES(bf16)
         }                                                                                          \
     }                                                                                              \
     /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns */          \
-    static void product_##type(long rows, long columns, long depth, const type *a, long lda,       \
-                               const type *b, long ldb, float *c, long ldc, int is_first) {        \
+    static void name(long rows, long columns, long depth, const left_##type *a, long lda,          \
+                     const type *b, long ldb, float *c, long ldc, int is_first) {                  \
         const long rest = rows % MAX_ROWS, whole = rows - rest;                                    \
         if (whole) rows_##type(whole, MAX_ROWS, columns, depth, a, lda, b, ldb, c, ldc, is_first); \
         if (rest)                                                                                  \
             rows_##type(rest, rest, columns, depth, a + whole * lda, lda, b, ldb, c + whole * ldc, \
                         ldc, is_first);                                                            \
     }
-PRODUCT_ALL(float)
+#if COPIES_COLUMNS
+/* Many rows share 16 columns that lie together, widened in bfloat16. The order of sums, and so every
+   bit, is that of few. */
+#define PRODUCT_OF_MANY(type)                                                                      \
+    PRODUCT_ALL(type, product_of_few_##type)                                                       \
+    static void product_##type(long rows, long columns, long depth, const float *a, long lda,      \
+                               const type *b, long ldb, float *c, long ldc, int is_first) {        \
+        float own[MAX_DEPTH * 16] __attribute__((aligned(64)));                                    \
+        if (rows < MANY_ROWS_##type) {                                                                 \
+            product_of_few_##type(rows, columns, depth, a, lda, b, ldb, c, ldc, is_first);         \
+            return;                                                                                \
+        }                                                                                          \
+        for (long column = 0; column < columns; column += 16) {                                    \
+            put_columns_##type(own, b, column, ldb, depth);                                        \
+            product_of_few_float(rows, 16, depth, a, lda, own, 16, c + column, ldc, is_first);     \
+        }                                                                                          \
+    }
+PRODUCT_OF_MANY(float)
+PRODUCT_OF_MANY(bf16)
+#else
+PRODUCT_ALL(float, product_float)
 #if HAS_BF16
-PRODUCT_ALL(bf16)
+PRODUCT_ALL(bf16, product_bf16)
+#endif
 #endif
 
 /* ---- numbers ---- */
 
+/* Of what is below the smallest normal number, that number. */
 INLINE vec exp_ps(vec x) {
-    x = vec_max(x, vec_set(-104.0f));
+    x = vec_max(x, vec_set(-87.0f));
     const vec n = vec_round(vec_mul(x, vec_set(1.44269504f)));
     vec r = vec_fnma(n, vec_set(0.693359375f), x);
     r = vec_fnma(n, vec_set(-2.12194440e-4f), r);

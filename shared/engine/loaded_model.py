@@ -15,6 +15,7 @@ from shared.checkpoint.tokenizer import tokenizer_fingerprint
 from shared.engine.cpu_isa import cpu_flags
 from shared.engine.device import ComputeDevice, compute_device, describe_device
 from shared.engine.errors import EngineError
+from shared.engine.heap import keep_freed_memory
 from shared.engine.kernel_build import KernelIsa
 from shared.engine.kernels import Kernels, load_kernels
 from shared.engine.kv_layout import (
@@ -37,7 +38,7 @@ from shared.kv.kv_format import KvFormat
 
 Mode = Literal["exact", "fast"]
 # Raised when the engine's arithmetic changes the bits of KV.
-ENGINE_REVISION = 3
+ENGINE_REVISION = 4
 
 log = logging.getLogger("moonpool.engine")
 
@@ -66,7 +67,7 @@ def load_model(
     device: str = "cpu",
     times: PassTimes | None = None,
 ) -> LoadedModel:
-    """Sets the thread count of the whole process. `block_tokens` defaults to the grid and
+    """Sets thread count and heap of the whole process. `block_tokens` defaults to the grid and
     `linear_mode` to the best one here; `device` is cpu, cuda or cuda:N; `times` are for dummy
     models only."""
     if dtype not in TORCH_DTYPES:
@@ -81,6 +82,7 @@ def load_model(
         )
     place = compute_device(device, is_exact=mode == "exact")
     torch.set_num_threads(threads)
+    keep_freed_memory()
     start_s = perf_counter()
     source = locate(model)
     if times is not None and (source.kind != "dummy" or place.is_cuda):

@@ -66,7 +66,7 @@ class DecoderLayer:
     def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Projection:
         config = self._config
         rows = self._qkv(self._norm(hidden, self._input_norm))
-        heads = rows.view(len(rows), -1, config.head_dim)
+        heads = rows.view(rows.shape[0], -1, config.head_dim)
         sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         query, key, value = torch.split(heads, sizes, dim=1)
         if self._query_norm is not None and self._key_norm is not None:

@@ -89,5 +89,5 @@ def write_blocks(
     for offset, index in enumerate(indices):
         own = slice(offset * block_tokens, (offset + 1) * block_tokens)
         keys, values = key[own], value[own]
-        blocks[index, 0, : len(keys)] = keys
-        blocks[index, 1, : len(keys)] = values
+        blocks[index, 0, : keys.shape[0]] = keys
+        blocks[index, 1, : keys.shape[0]] = values

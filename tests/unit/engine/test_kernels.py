@@ -53,10 +53,32 @@ def test_a_linear_row_does_not_depend_on_company_or_threads(
     kernels = built(tiny.config, dtype, engine_cache)
     rows, panels = torch.randn(130, 1100).to(dtype), to_panels(torch.randn(200, 1100).to(dtype))
     whole = kernels.linear(rows, panels, 200)
-    for count in range(1, 65):
+    for count in range(1, 131):
         assert torch.equal(kernels.linear(rows[:count], panels, 200), whole[:count])
     torch.set_num_threads(2)
-    assert torch.equal(kernels.linear(rows, panels, 200), whole)
+    for count in (1, 2, 7, 97, 130):
+        assert torch.equal(kernels.linear(rows[:count], panels, 200), whole[:count])
+
+
+def test_work_between_products_does_not_depend_on_threads(
+    dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+) -> None:
+    kernels = built(tiny.config, dtype, engine_cache)
+    rows, scale = torch.randn(150, 160).to(dtype), torch.randn(160).to(dtype)
+    cos, sin = torch.randn(2, 150, 16).to(dtype)
+    keys, values = torch.randn(2, 150, 2, 32).to(dtype)
+
+    def results() -> list[torch.Tensor]:
+        packed = torch.zeros(packed_shape((2,), 200, 32), dtype=dtype)
+        kernels.pack(keys[:21], values[:21], packed, 0)
+        kernels.pack(keys[21:], values[21:], packed, 21)
+        rotated = rows.clone().view(150, 5, 32)
+        kernels.rotate(rotated, cos, sin, 3)
+        return [packed, rotated, kernels.rms_norm(rows, scale, 1e-5), kernels.silu_up(rows)]
+
+    one = results()
+    torch.set_num_threads(2)
+    assert all(torch.equal(*pair) for pair in zip(one, results(), strict=True))
 
 
 @pytest.mark.parametrize("window", [None, 50])
