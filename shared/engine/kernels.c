@@ -4,91 +4,7 @@
    row: not on how many rows there are, on where a chunk begins, or on the number of threads.
    Built with -ffp-contract=off; fused operations are written out. */
 
-#include "kernels_product.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_num_threads(void) { return 1; }
-static int omp_get_thread_num(void) { return 0; }
-#endif
-
-/* ---- rows as a product takes them: as they are, or widened into `room` ---- */
-
-INLINE const float *left_of_float(const float *from, float *room, long count) {
-    (void)room, (void)count;
-    return from;
-}
-#if WIDENS_BF16
-INLINE const float *left_of_bf16(const bf16 *from, float *room, long count) {
-    for (long j = 0; j < count; j += 16) {
-        const lanes mask = first_lanes(count - j);
-        store_float(room + j, mask, load_bf16(from + j, mask));
-    }
-    return room;
-}
-#elif HAS_BF16
-INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
-    (void)room, (void)count;
-    return from;
-}
-#endif
-#define IS_WIDENED(type) (sizeof(left_##type) != sizeof(type))
-
-/* ---- linear: out[rows][columns] = x[rows][depth] * panels (+ bias) (+ residual); `wide` has room
-        for x in float32 where bfloat16 is widened ---- */
-
-#define LINEAR(type)                                                                               \
-    /* Some rows, at most ROW_BLOCK, times one panel. */                                           \
-    static void panel_##type(const left_##type *x, const type *weights, const type *bias,          \
-                             const type *residual, type *out, long panel, long first, long count,  \
-                             long columns, long depth) {                                           \
-        float acc[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                                 \
-        for (long k = 0; k < depth; k += DEPTH_BLOCK)                                              \
-            product_##type(count, PANEL, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK,        \
-                           x + first * depth + k, depth, weights + k * PANEL, PANEL, acc, PANEL,   \
-                           k == 0);                                                                \
-        for (long row = 0; row < count; row++)                                                     \
-            for (long j = 0; j < PANEL; j += 16) {                                                 \
-                const long column = panel * PANEL + j;                                             \
-                const lanes mask = first_lanes(columns - column);                                  \
-                const long at = (first + row) * columns + column;                                  \
-                vec value = vec_load(acc + row * PANEL + j);                                       \
-                if (bias) value = vec_add(value, load_##type(bias + column, mask));                \
-                if (residual) value = vec_add(value, load_##type(residual + at, mask));            \
-                store_##type(out + at, mask, value);                                               \
-            }                                                                                      \
-    }                                                                                              \
-    EXPORT void linear_##type(const type *x, float *wide, const type *panels, const type *bias,    \
-                              const type *residual, type *out, long rows, long columns,            \
-                              long depth, int threads) {                                           \
-        const long num_panels = (columns + PANEL - 1) / PANEL;                                     \
-        const long groups = (rows + MAX_ROWS - 1) / MAX_ROWS;                                      \
-        const left_##type *left = IS_WIDENED(type) ? (const void *)wide : (const void *)x;         \
-        _Pragma("omp parallel num_threads(threads) if (threads > 1)")                              \
-        {                                                                                          \
-            if (IS_WIDENED(type)) {                                                                \
-                _Pragma("omp for schedule(static)")                                                \
-                for (long row = 0; row < rows; row++)                                              \
-                    left_of_##type(x + row * depth, wide + row * depth, depth);                    \
-            }                                                                                      \
-            /* All threads get equally many rows of panels, in runs. */                            \
-            const long me = omp_get_thread_num(), all = omp_get_num_threads();                     \
-            const long end = num_panels * groups * (me + 1) / all;                                 \
-            for (long at = num_panels * groups * me / all, count; at < end; at += count) {         \
-                const long panel = at / groups, group = at % groups, first = group * MAX_ROWS;     \
-                count = groups - group < end - at ? groups - group : end - at;                     \
-                if (count > ROW_BLOCK / MAX_ROWS) count = ROW_BLOCK / MAX_ROWS;                    \
-                const long last = first + count * MAX_ROWS;                                        \
-                panel_##type(left, panels + panel * depth * PANEL, bias, residual, out, panel,     \
-                             first, (last < rows ? last : rows) - first, columns, depth);          \
-            }                                                                                      \
-        }                                                                                          \
-    }
-LINEAR(float)
-#if HAS_BF16
-LINEAR(bf16)
-#endif
+#include "kernels_linear.h"
 
 /* ---- packed K and V: per K/V head a run of tiles, each K [dim][64 keys], V [64 keys][dim];
         in bfloat16 neighbours along the summed dimension are interleaved ---- */
@@ -243,8 +159,9 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
             const type *keys = packed + tile * 2 * PANEL * dim, *values = keys + PANEL * dim;      \
             const long seen = last + 1 - tile * PANEL;                                             \
             long depth = seen < PANEL ? seen : PANEL;                                              \
+            const long columns = (depth + 15) / 16 * 16; /* the rest is masked out */              \
             if (sizeof(type) == 2) depth = (depth + 1) / 2 * 2;                                    \
-            product_##type(rows, PANEL, dim, left, ldq, keys, PANEL, s->scores, PANEL, 1);         \
+            product_##type(rows, columns, dim, left, ldq, keys, PANEL, s->scores, PANEL, 1);       \
             for (long row = 0; row < rows; row++) {                                                \
                 const long visible = position + row * step + 1 - tile * PANEL;                     \
                 if (visible >= PANEL && visible <= window)                                         \
@@ -308,33 +225,6 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
 ATTEND(float)
 #if HAS_BF16
 ATTEND(bf16)
-#endif
-
-/* ---- out = silu(gate) * up, from rows of [gate, up] ---- */
-
-#define SHARED_ROWS 16 /* fewer are not worth a second thread */
-
-#define SILU_UP(type)                                                                              \
-    EXPORT void silu_up_##type(const type *gate_up, type *out, long rows, long columns,            \
-                               int threads) {                                                      \
-        _Pragma("omp parallel for schedule(static) num_threads(threads)                            \
-                if (threads > 1 && rows >= SHARED_ROWS)")                                          \
-        for (long row = 0; row < rows; row++)                                                      \
-            for (long j = 0; j < columns; j += 16) {                                               \
-                const lanes mask = first_lanes(columns - j);                                   \
-                const type *at = gate_up + row * 2 * columns + j;                                  \
-                const vec gate = load_##type(at, mask), up = load_##type(at + columns, mask);   \
-                const vec one = vec_set(1.0f);                                           \
-                const vec negative = vec_sub(vec_zero(), gate);                  \
-                const vec below =                                                               \
-                    vec_add(one, exp_ps(vec_min(negative, vec_set(88.0f))));    \
-                store_##type(out + row * columns + j, mask,                                        \
-                             vec_mul(vec_div(gate, below), up));                       \
-            }                                                                                      \
-    }
-SILU_UP(float)
-#if HAS_BF16
-SILU_UP(bf16)
 #endif
 
 /* ---- out = x / rms(x) * weight ---- */

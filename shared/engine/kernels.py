@@ -12,6 +12,7 @@ import torch
 
 from shared.checkpoint.model_config import ModelConfig
 from shared.engine.kernel_build import KernelIsa, build_kernels
+from shared.engine.panels import PANEL
 
 TILE_TOKENS = 64
 _MAX_HEAD_DIM = 256
@@ -24,6 +25,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "pack": [_P, _P, _L, _P] + [_L] * 5 + [_I],
     "attend_run": [_P, _L, _P, _L, _P] + [_L] * 6 + [_F, _I],
     "attend_each": [_P, _P, _P, _L, _L, _P, _P, _P, _P] + [_L] * 5 + [_F, _I],
+    "linear_silu_up": [_P] * 4 + [_L] * 3 + [_I],
     "silu_up": [_P, _P, _L, _L, _I],
     "rotate": [_P, _P, _P] + [_L] * 4 + [_I],
     "rms_norm": [_P, _P, _P, _L, _L, _F, _I],
@@ -79,14 +81,35 @@ class Kernels:
         residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
         count, depth = rows.shape
-        out = rows.new_empty(count, num_outputs)
-        wide = rows.new_empty(count, depth, dtype=torch.float32) if self._widens_rows else None
+        out, room = rows.new_empty(count, num_outputs), self._room_for(rows)
         self._calls["linear"](
-            rows.data_ptr(), _address(wide), panels.data_ptr(), _address(bias),
+            rows.data_ptr(), _address(room), panels.data_ptr(), _address(bias),
             _address(residual), out.data_ptr(), count, num_outputs, depth,
             torch.get_num_threads(),
         )  # fmt: skip
         return out
+
+    def linear_silu_up(
+        self, rows: torch.Tensor, panels: torch.Tensor, num_outputs: int
+    ) -> torch.Tensor:
+        """silu_up of a linear without bias whose panels hold gate and then up; outputs are halved.
+
+        The bits are those of both after one another; the rows between them are never written.
+        """
+        count, depth = rows.shape
+        columns = num_outputs // 2
+        if columns % PANEL:
+            return self.silu_up(self.linear(rows, panels, num_outputs))
+        out, room = rows.new_empty(count, columns), self._room_for(rows)
+        self._calls["linear_silu_up"](
+            rows.data_ptr(), _address(room), panels.data_ptr(), out.data_ptr(), count, columns,
+            depth, torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+    def _room_for(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """Where rows are widened; None when they are multiplied as they are."""
+        return torch.empty_like(rows, dtype=torch.float32) if self._widens_rows else None
 
     def rms_norm(self, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         rows = rows.contiguous()

@@ -159,6 +159,12 @@ INLINE void transpose_8(float *to, long row, const char *from, long stride_bytes
         _mm256_storeu_ps(to + (i + 4) * row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
     }
 }
+INLINE vec rounded_float(vec x) { return x; }
+INLINE vec rounded_bf16(vec x) {
+    return (vec){_mm256_castsi256_ps(_mm256_slli_epi32(narrowed(x.low), 16)),
+                 _mm256_castsi256_ps(_mm256_slli_epi32(narrowed(x.high), 16))};
+}
+
 /* tile[word][key ...] = k[key ...][word] of 16 keys: words of 32 bits, a multiple of 8 of them. */
 INLINE void put_keys_16(int32_t *tile, long row, long words, const void *k, long stride_bytes) {
     for (long word = 0; word < words; word += 8)

@@ -48,8 +48,14 @@ INLINE vec vec_max_where(lanes mask, vec top, vec x) { return _mm512_mask_max_ps
 INLINE vec load_float(const float *from, lanes mask) { return _mm512_maskz_loadu_ps(mask, from); }
 INLINE void store_float(float *to, lanes mask, vec x) { _mm512_mask_storeu_ps(to, mask, x); }
 
+INLINE vec rounded_float(vec x) { return x; }
+
 #ifdef __AVX512BF16__
 #define HAS_BF16 1
+INLINE vec rounded_bf16(vec x) {
+    const __m512i wide = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
 INLINE vec load_bf16(const bf16 *from, lanes mask) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));

@@ -60,6 +60,10 @@ class PanelLinear:
     def __call__(self, rows: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         return self._kernels.linear(rows, self._panels, self._num_outputs, self._bias, residual)
 
+    def silu_up(self, rows: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up, where the outputs are gate and then up, without a bias."""
+        return self._kernels.linear_silu_up(rows, self._panels, self._num_outputs)
+
 
 class Linear:
     """y = x W^T + b (+ residual) by torch. Holds a private prepacked copy, or the plain weight."""

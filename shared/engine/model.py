@@ -82,10 +82,10 @@ class DecoderLayer:
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """The rest of the layer, from attention's output [rows, heads * head_dim]."""
         hidden = self._attention_out(attended, hidden)
-        gate_up = self._gate_up(self._norm(hidden, self._mlp_norm))
-        if self._kernels is not None:
-            return self._down(self._kernels.silu_up(gate_up), hidden)
-        gate, up = gate_up.chunk(2, dim=-1)
+        normed = self._norm(hidden, self._mlp_norm)
+        if isinstance(self._gate_up, PanelLinear):
+            return self._down(self._gate_up.silu_up(normed), hidden)
+        gate, up = self._gate_up(normed).chunk(2, dim=-1)
         return self._down(F.silu(gate) * up, hidden)
 
     def _norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

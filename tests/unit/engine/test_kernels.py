@@ -60,6 +60,21 @@ def test_a_linear_row_does_not_depend_on_company_or_threads(
         assert torch.equal(kernels.linear(rows[:count], panels, 200), whole[:count])
 
 
+@pytest.mark.parametrize("columns", [128, 40])
+def test_gate_and_up_in_one_go_have_the_bits_of_one_after_the_other(
+    columns: int, dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+) -> None:
+    kernels = built(tiny.config, dtype, engine_cache)
+    rows, weight = torch.randn(130, 700).to(dtype), torch.randn(2 * columns, 700).to(dtype)
+    panels = to_panels(weight / 8)
+    expected = kernels.silu_up(kernels.linear(rows, panels, 2 * columns))
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for count in (1, 5, 24, 64, 97, 130):
+            found = kernels.linear_silu_up(rows[:count], panels, 2 * columns)
+            assert torch.equal(found, expected[:count])
+
+
 def test_work_between_products_does_not_depend_on_threads(
     dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
 ) -> None:
