@@ -91,8 +91,11 @@ def test_the_simulator_says_what_a_timed_cluster_does(
     assert (run["served"], run["failed"]) == (24, {})
     assert run["cached_tokens"] > 0
     assert simulated["cached_to_live"] == pytest.approx(1.0, abs=0.05)
+    ratios = {name: simulated[name] for name in ("stages_to_live", "ttft_to_live")}
+    if ratios == pytest.approx(dict.fromkeys(ratios, 1.0), abs=0.05):
+        return
     # A machine that others use adds to every step; then the times say nothing of the simulator.
-    if not run["machine"]["is_steady"]:
-        pytest.skip(f"the machine's speed moved by {run['machine']['moved']:.0%}: not measured")
-    assert simulated["stages_to_live"] == pytest.approx(1.0, abs=0.05)
-    assert simulated["ttft_to_live"] == pytest.approx(1.0, abs=0.05)
+    machine = run["machine"]
+    if not machine["is_steady"]:
+        pytest.skip(f"the machine's speed moved by {machine['moved']:.0%}: {ratios} not measured")
+    pytest.fail(f"simulated to live: {ratios}")
