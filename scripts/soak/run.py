@@ -29,6 +29,8 @@ NUM_USERS = 20
 WARM_UP_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 LOOK_S = 0.5
+GATEWAY_DRAIN_S = 60.0
+"""Longer than any answer takes; others hand over what they have not finished."""
 RENEWED_S = 20.0
 """After so long the users' salts are new ones: nothing that was cached can be found any more."""
 
@@ -107,7 +109,10 @@ def cluster_options() -> ClusterOptions:
         drain_timeout_s=3.0,
         log_level="WARNING",
         extra_env={
-            "gateway": {"MOONPOOL_API_KEYS": json.dumps(tenants)},
+            "gateway": {
+                "MOONPOOL_API_KEYS": json.dumps(tenants),
+                "MOONPOOL_DRAIN_TIMEOUT_S": str(GATEWAY_DRAIN_S),
+            },
             "decode": {"MOONPOOL_MAX_BATCH": str(2 * NUM_USERS)},
         },
     )
@@ -173,7 +178,7 @@ class Soak:
 
         async with httpx.AsyncClient(trust_env=False) as http:
             wheres = await self._wheres(http)
-        habits = Habits(fields, leave_share=0.15)
+        habits = Habits(fields, leave_share=0.15, fresh_share=0.3)
         traffic = Traffic(wheres, questions, NUM_USERS, habits, options.seed)
         if is_broken:
             report.seen = traffic.seen

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.cluster import HostedCluster, dummy_options
-from tests.support.fault_bench import Fault, FaultBench, make_bench
+from tests.support.fault_bench import NUM_USERS, Fault, FaultBench, make_bench
 from tests.support.seams import STAGES, Held, Seams, Stage
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -28,8 +28,13 @@ TARGETS = (
     "NATS",
     "Redis",
 )
-ROOMY = {"decode": {"MOONPOOL_MAX_BATCH": "32"}}
-"""One of two decode instances can take all users."""
+DRAIN_S = 30.0
+"""Of gateways: longer than any answer takes. The others hand over what they have not finished."""
+MORE = {
+    # One of two can take all users.
+    "decode": {"MOONPOOL_MAX_BATCH": "32"},
+    "gateway": {"MOONPOOL_DRAIN_TIMEOUT_S": str(DRAIN_S)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,8 @@ class Case:
 
     @property
     def may_fail(self) -> bool:
-        """Streams of a gateway end with it: nobody else can go on with a connection."""
-        return self.target == "gateway" and self.fault != "SIGSTOP"
+        """Streams of a gateway that is killed end with it: nobody else has its connections."""
+        return self.target == "gateway" and self.fault == "SIGKILL"
 
 
 CASES = [Case(fault, target, stage) for stage in STAGES for fault in SIGNALS for target in TARGETS]
@@ -55,7 +60,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultBench]:
     """One cluster for all: each case leaves it as it found it, which the next one proves."""
     folder = tmp_path_factory.mktemp("seams")
     environment = Seams(folder).environment
-    extra = {name: own | ROOMY.get(name, {}) for name, own in environment.items()}
+    extra = {name: environment.get(name, {}) | MORE.get(name, {}) for name in {*environment, *MORE}}
     options = dummy_options(
         gateways=2, conductors=2, cache_indexes=2, decode_tokens=40_000, extra_env=extra
     )
@@ -97,7 +102,11 @@ async def test_answers_stay_right_and_all_is_given_back(
     record_property("fault", row.as_json())
     assert row.wrong == row.hangs == 0, row
     assert not row.leaks, row
-    assert case.may_fail or row.errors == 0, row
+    if case.may_fail:
+        # Each user may have had one stream there; whoever asks next waits for the next process.
+        assert row.kinds.get("cut", 0) == row.errors <= NUM_USERS, row
+    else:
+        assert row.errors == 0, row
     assert row.answers >= 20
     if case.fault == "SIGKILL" and case.target in ("prefill", "decode"):
         # What is recomputed waits in the same queues as the prompts of the others.

@@ -32,6 +32,8 @@ MAX_TOKENS = 24
 LENGTHS = [200 + 90 * number for number in range(12)]
 POLICIES = (None, "global_cache_aware", "round_robin")
 """Drawn for each question, so that blocks are fetched and prompts are handed over across nodes."""
+FRESH_SHARE = 0.3
+"""Of questions over a new connection; the others use those that are open."""
 SERVED_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 30.0
 MAX_SHOWN = 5
@@ -118,7 +120,7 @@ class FaultBench:
             policy = rng.choice(POLICIES)
             return {"cache_salt": salt} | ({} if policy is None else {"policy": policy})
 
-        habits = Habits(fields)
+        habits = Habits(fields, fresh_share=FRESH_SHARE)
         traffic = Traffic(self._wheres, self.questions, NUM_USERS, habits, self._number)
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
