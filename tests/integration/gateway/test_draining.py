@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -119,8 +119,9 @@ async def test_in_a_hurry_open_connections_are_not_waited_for_and_new_requests_a
 
 
 async def test_a_successor_takes_the_socket_over_without_one_refused_connection(
-    nats_url: str,
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(http_server, "CLIENT_IDLE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         settings = {
             "instance_id": f"gw-{secrets.token_hex(4)}",
@@ -129,24 +130,31 @@ async def test_a_successor_takes_the_socket_over_without_one_refused_connection(
             "drain_timeout_s": 600.0,
         }
         async with running_rig(nats_url, http_fd=os.dup(listening.fileno()), **settings) as old:
-            over, answers = asyncio.Event(), [0]
+            over, num_right = asyncio.Event(), 0
 
             async def ask_on() -> None:
+                nonlocal num_right
                 while not over.is_set():
                     async with httpx.AsyncClient(base_url=old.url, timeout=20) as client:
-                        assert (await chat(client)).status_code == 200
-                    answers[0] += 1
+                        answer = await chat(client)
+                        assert answer.status_code == 200, answer.text
+                    num_right += 1
 
-            asking = asyncio.gather(*(ask_on() for _ in range(8)))
-            await until(lambda: answers[0] > 8, what="it answers")
-            draining = begin_drain(old)
-            before = answers[0]
-            await until(lambda: answers[0] > before + 8, what="it answers while it drains")
-            fd = os.dup(listening.fileno())
-            async with running_rig(nats_url, http_fd=fd, **settings) as new:
+            async def more_are_right(what: str) -> None:
+                wanted = num_right + 20
+                await until(lambda: num_right >= wanted, timeout_s=20, what=what)
+
+            async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+                for _ in range(8):
+                    group.create_task(ask_on())
+                await more_are_right("it answers")
+                draining = begin_drain(old)
+                await more_are_right("it answers while it drains")
+                fd = os.dup(listening.fileno())
+                new = await stack.enter_async_context(
+                    running_rig(nats_url, beside=old, http_fd=fd, **settings)
+                )
                 assert new.url == old.url
-                await until(draining.done, what="the old one has made way")
-                before = answers[0]
-                await until(lambda: answers[0] > before + 8, what="the new one answers")
+                await until(draining.done, timeout_s=20, what="the old one has made way")
+                await more_are_right("the new one answers")
                 over.set()
-                await asking
