@@ -32,9 +32,8 @@ def restart(
     """Restart services of a cluster that `moonpool up` runs here, one after the other.
 
     Each is told to drain and started anew, and the next one waits until it is ready. Clients see
-    no error: a gateway hands its socket to its successor and finishes its answers (as long as they
-    end within --drain-timeout-s of `up`), and others hand over what they have. NATS and Redis are
-    left alone. Exit code 0 when all are ready again.
+    no error: a gateway hands its socket to its successor and finishes its own answers, and the
+    others hand over what they have. NATS and Redis are left alone. Exit code 0 when all are ready.
 
     Examples:
 

@@ -95,7 +95,7 @@ class LocalCluster(Supervised):
     async def restart(self, name: str) -> None:
         """A planned one; a gateway's successor takes its socket over. Returns when it has ended."""
         if name in self.names.gateways:
-            await self._supervisor.replace(name, grace_s=self._grace_s)
+            await self._supervisor.replace(name)
             return
         await self.stop(name)
         await self.start_again(name)

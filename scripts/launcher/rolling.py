@@ -33,7 +33,7 @@ class Running:
 class Restarted:
     member: Member
     seconds: float
-    """From the signal until it was ready again and the old process gone."""
+    """From the signal until it was ready again."""
 
 
 def processes_of(launcher_pid: int, nats_url: str) -> list[Running]:
@@ -59,16 +59,37 @@ async def restart_all(
     for one in chosen:
         start_s = monotonic_s()
         old = psutil.Process(one.pid)
+        before = await _incarnation(bus, one.member)
         old.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout_s):
-                await _until_back(bus, http, base_url, one.member, old)
+                if one.member.service == "gateway":
+                    await _until_succeeded(bus, http, base_url, one.member, before)
+                else:
+                    await _until_back(bus, http, base_url, one.member, old)
         except TimeoutError:
             raise LaunchError(
                 f"{one.member.id} is not ready again {timeout_s:g} s after SIGTERM",
                 hint="`moonpool status` shows what is missing; nothing else was restarted after it",
             ) from None
         yield Restarted(one.member, monotonic_s() - start_s)
+
+
+async def _incarnation(bus: Bus, member: Member) -> str | None:
+    """Of the one that is ready under this name, as conductors hear it."""
+    state = await readiness.ask_conductor(bus)
+    return None if state is None else readiness.heard(state).get((member.service, member.id))
+
+
+async def _until_succeeded(
+    bus: Bus, http: httpx.AsyncClient, base_url: str, member: Member, before: str | None
+) -> None:
+    """Its successor serves; the old process may still finish long answers."""
+    while True:
+        now = await _incarnation(bus, member)
+        if now not in (None, before) and await readiness.is_serving(http, base_url):
+            return
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _until_back(

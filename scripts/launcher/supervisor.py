@@ -106,8 +106,8 @@ class Supervisor:
         watched.left.clear()
         self._keep(watched, None)
 
-    async def replace(self, name: str, *, grace_s: float) -> None:
-        """Hand over and tell the old process to drain; SIGKILL after `grace_s`.
+    async def replace(self, name: str, *, grace_s: float | None = None) -> None:
+        """Hand over and tell the old process to drain; SIGKILL after `grace_s`, where it is given.
 
         Returns when it is gone; its successor may not be ready yet.
         """

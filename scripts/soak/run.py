@@ -29,8 +29,6 @@ NUM_USERS = 20
 WARM_UP_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 LOOK_S = 0.5
-GATEWAY_DRAIN_S = 60.0
-"""Longer than any answer takes; others hand over what they have not finished."""
 RENEWED_S = 20.0
 """After so long the users' salts are new ones: nothing that was cached can be found any more."""
 
@@ -109,10 +107,7 @@ def cluster_options() -> ClusterOptions:
         drain_timeout_s=3.0,
         log_level="WARNING",
         extra_env={
-            "gateway": {
-                "MOONPOOL_API_KEYS": json.dumps(tenants),
-                "MOONPOOL_DRAIN_TIMEOUT_S": str(GATEWAY_DRAIN_S),
-            },
+            "gateway": {"MOONPOOL_API_KEYS": json.dumps(tenants)},
             "decode": {"MOONPOOL_MAX_BATCH": str(2 * NUM_USERS)},
         },
     )

@@ -11,7 +11,7 @@ from services.gateway.dashboard.feed import Feed
 from services.gateway.dashboard.routes import DashboardApi
 from services.gateway.generator import Generator, GeneratorLimits
 from services.gateway.http_app import HealthApi, build_app
-from services.gateway.http_server import HttpServer
+from services.gateway.http_server import CLIENT_IDLE_S, HttpServer
 from services.gateway.instance_watch import InstanceWatch
 from services.gateway.metrics_api import MetricsApi
 from services.gateway.openai_api import OpenAiApi
@@ -41,7 +41,7 @@ CANCELS_OUT_S = 1.0
 FIRST_LOOK_S = 3.0
 """On a socket that was given: for the first word of the cluster, before connections are taken."""
 SUCCESSOR_SHARE = 0.5
-"""Of the time to drain: for a successor to take over the socket."""
+"""Of MOONPOOL_DRAIN_TIMEOUT_S: for a successor to take over the socket."""
 
 
 class GatewayService:
@@ -129,6 +129,8 @@ class GatewayService:
         )
         tasks.start_soon(view.keep_models(), name="models")
         if settings.http_fd is not None:
+            # A successor works already: answers get the time that they may take at all.
+            context.longest_drain_s = settings.request_timeout_s + CLIENT_IDLE_S
             # Whoever connects waits in the queue meanwhile, or is served by the one before us.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LOOK_S):
@@ -156,7 +158,9 @@ class GatewayService:
         if self._feed is not None:
             self._feed.close()
         await unless(context.hurried, http.all_left())
-        await generator.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await generator.close()
 
     async def _others_know(self) -> None:
         """Until new connections go elsewhere: to a successor on the same socket, or by the choice

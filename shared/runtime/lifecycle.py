@@ -56,6 +56,8 @@ class Context(Generic[S]):
     stopping: asyncio.Event
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
     """SIGINT came, now or during a drain: nobody takes over, so nothing is done for a successor."""
+    longest_drain_s: float | None = None
+    """In place of the setting, for a service whose end nobody waits for."""
     state: State = "starting"
     meters: Meters = field(default_factory=Meters, repr=False)
     """The metrics of the process: add what yours tells."""
@@ -260,7 +262,8 @@ async def _live(context: Context[S], service: Service[S]) -> None:
     await context.stopping.wait()
     log.info("%s drains", context.id)
     context.state = "draining"
-    await _bounded(service.drain(), context.settings.drain_timeout_s, "drain", log)
+    drain_s = context.longest_drain_s or context.settings.drain_timeout_s
+    await _bounded(service.drain(), drain_s, "drain", log)
     await _bounded(context.stop_serving(), STOP_TIMEOUT_S, "stop serving", log)
     log.info("%s stops", context.id)
 

@@ -165,8 +165,12 @@ def test_a_service_that_is_killed_or_restarted_comes_back(up: Up) -> None:
     assert done.returncode == 0, done.stderr
     names = [one["id"] for one in json.loads(done.stdout)["restarted"]]
     assert names == ["gateway-1", "conductor-1"]
-    assert not is_running(ready["pids"]["gateway-1"])
     assert not is_running(ready["pids"]["conductor-1"])
+    wait_until(
+        lambda: not is_running(ready["pids"]["gateway-1"]),
+        timeout_s=30,
+        what="the old gateway has finished",
+    )
     assert up.run("status").returncode == 0
     assert httpx.get(f"{ready['url']}/models", trust_env=False).status_code == 200
     assert up.stop(signal.SIGTERM) == 0

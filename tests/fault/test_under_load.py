@@ -23,10 +23,7 @@ Fault = Callable[[HostedCluster], Awaitable[None]]
 @pytest.fixture(scope="module")
 def load() -> Iterator[Load]:
     """One cluster for all: each test leaves it as it found it, which the next one proves."""
-    # A gateway finishes what it has; the others hand it over.
-    extra = {"gateway": {"MOONPOOL_DRAIN_TIMEOUT_S": "30"}}
-    options = dummy_options(conductors=2, cache_indexes=2, extra_env=extra)
-    with HostedCluster(options) as cluster:
+    with HostedCluster(dummy_options(conductors=2, cache_indexes=2)) as cluster:
         yield Load(cluster)
 
 
