@@ -6,13 +6,15 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from scripts.credentials.certificates import Authority
 from services.gateway import http_server
-from tests.integration.gateway.conftest import Rig, running_rig
+from tests.integration.gateway.conftest import Rig, running_rig, trusting
 from tests.support.deadline import until
 from tests.support.fake_cluster import MODEL
 
@@ -38,6 +40,18 @@ async def chat(client: httpx.AsyncClient, **more: Any) -> httpx.Response:
 def begin_drain(rig: Rig) -> "asyncio.Future[None]":
     rig.context.state = "draining"
     return asyncio.ensure_future(rig.service.drain())
+
+
+def key_of(cert: Path) -> Path:
+    return cert.with_suffix(".key")
+
+
+def write_certificate(cert: Path) -> Path:
+    """With its authority, so that a client can verify it by the same file."""
+    authority = Authority()
+    authority.write_server(["127.0.0.1"], cert, key_of(cert))
+    cert.write_bytes(cert.read_bytes() + authority.pem)
+    return cert
 
 
 async def is_refused(rig: Rig) -> bool:
@@ -118,14 +132,19 @@ async def test_in_a_hurry_open_connections_are_not_waited_for_and_new_requests_a
         await asyncio.wait_for(draining, 10)
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
 async def test_a_successor_takes_the_socket_over_without_one_refused_connection(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, is_tls: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(http_server, "CLIENT_IDLE_S", 0.5)
+    cert = tmp_path / "cert.pem" if is_tls else None
+    verify = trusting(cert if cert is None else write_certificate(cert))
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         settings = {
             "instance_id": f"gw-{secrets.token_hex(4)}",
             "http_port": listening.getsockname()[1],
+            "http_cert": cert,
+            "http_key": cert and key_of(cert),
             # It would wait for a successor longer than the test may take.
             "drain_timeout_s": 600.0,
         }
@@ -135,7 +154,9 @@ async def test_a_successor_takes_the_socket_over_without_one_refused_connection(
             async def ask_on() -> None:
                 nonlocal num_right
                 while not over.is_set():
-                    async with httpx.AsyncClient(base_url=old.url, timeout=20) as client:
+                    async with httpx.AsyncClient(
+                        base_url=old.url, timeout=20, verify=verify
+                    ) as client:
                         answer = await chat(client)
                         assert answer.status_code == 200, answer.text
                     num_right += 1
