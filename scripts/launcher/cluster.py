@@ -16,7 +16,7 @@ from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher import readiness
 from scripts.launcher.errors import LaunchError
-from scripts.launcher.layout import Door, Surroundings, specs_of
+from scripts.launcher.layout import Listening, Surroundings, specs_of
 from scripts.launcher.options import ClusterOptions
 from scripts.launcher.ports import HeldPort, reachable
 from scripts.launcher.processes import Child, Exit, OnLine, ProcessSpec
@@ -159,7 +159,7 @@ class LocalCluster(Supervised):
             redis_url=self.redis_url,
             shared_dir=self.folder.shared_dir,
             admin_key=self.admin_key,
-            gateway_doors=tuple(Door(port.number, port.fd) for port in ports),
+            gateway_sockets=tuple(Listening(port.number, port.fd) for port in ports),
             credentials=self.credentials,
         )
         self._specs |= {spec.name: spec for spec in specs_of(options, around)}

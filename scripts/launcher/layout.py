@@ -32,7 +32,7 @@ CREDENTIALS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Listening:
     """Where a gateway is reached: a port, and the socket that listens there."""
 
     port: int
@@ -47,7 +47,7 @@ class Surroundings:
     redis_url: str
     shared_dir: Path
     admin_key: str
-    gateway_doors: tuple[Door, ...]
+    gateway_sockets: tuple[Listening, ...]
     credentials: CredentialSet | None = None
 
 
@@ -130,11 +130,11 @@ def specs_of(options: ClusterOptions, around: Surroundings) -> Iterator[ProcessS
     spec = _SpecMaker(options, around)
     for name in names.nodes:
         yield spec.make("transfer", name, spec.pool())
-    for name, door in zip(names.gateways, around.gateway_doors, strict=True):
-        made = spec.make("gateway", name, spec.gateway(door))
+    for name, listening in zip(names.gateways, around.gateway_sockets, strict=True):
+        made = spec.make("gateway", name, spec.gateway(listening))
         # After SIGTERM alone it waits for a successor on its socket.
         ends = (signal.SIGTERM, signal.SIGINT)
-        yield replace(made, fds=(door.fd,), stop_signals=ends)
+        yield replace(made, fds=(listening.fd,), stop_signals=ends)
     for name in names.conductors:
         policy = {} if options.policy is None else {"MOONPOOL_POLICY": options.policy}
         yield spec.make("conductor", name, policy)
@@ -184,14 +184,14 @@ class _SpecMaker:
         found = self._around.credentials
         return {} if found is None else found.environment(service.replace("_", "-"))
 
-    def gateway(self, door: Door) -> dict[str, str]:
+    def gateway(self, listening: Listening) -> dict[str, str]:
         options = self._options
         tls = {"MOONPOOL_HTTP_CERT": options.http_cert, "MOONPOOL_HTTP_KEY": options.http_key}
         return {
             **{name: str(path) for name, path in tls.items() if path is not None},
             "MOONPOOL_HTTP_HOST": self._options.host,
-            "MOONPOOL_HTTP_PORT": str(door.port),
-            "MOONPOOL_HTTP_FD": str(door.fd),
+            "MOONPOOL_HTTP_PORT": str(listening.port),
+            "MOONPOOL_HTTP_FD": str(listening.fd),
             "MOONPOOL_ADMIN_KEY": self._around.admin_key,
             "MOONPOOL_MODEL": self._options.model,
         }

@@ -115,14 +115,15 @@ class Supervisor:
         if watched.leaving is not None:
             await watched.left.wait()
         self.hand_over(name)
-        if watched.leaving is None:
+        old = watched.leaving
+        if old is None:
             return  # it died and is started anew as it is
-        watched.leaving.send_signal(signal.SIGTERM)
+        old.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
                 await watched.left.wait()
         except TimeoutError:
-            watched.leaving.kill_group()
+            old.kill_group()
             await watched.left.wait()
 
     def child(self, name: str) -> Child | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launcher.layout import Door, Surroundings, names_of, specs_of, worker_threads
+from scripts.launcher.layout import Listening, Surroundings, names_of, specs_of, worker_threads
 from scripts.launcher.options import ClusterOptions
 
 AROUND = Surroundings(
@@ -12,7 +12,7 @@ AROUND = Surroundings(
     redis_url="redis://127.0.0.1:2/0",
     shared_dir=Path("/dev/shm/x"),
     admin_key="key",
-    gateway_doors=(Door(3, 9),),
+    gateway_sockets=(Listening(3, 9),),
 )
 
 
