@@ -38,7 +38,7 @@ from shared.runtime.outcome_reporter import OutcomeReporter
 from shared.runtime.unless import unless
 
 CANCELS_OUT_S = 1.0
-FIRST_LOOK_S = 3.0
+FIRST_LOOK_S = 5.0
 """On a socket that was given: for the first word of the cluster, before connections are taken."""
 SUCCESSOR_SHARE = 0.5
 """Of MOONPOOL_DRAIN_TIMEOUT_S: for a successor to take over the socket."""
