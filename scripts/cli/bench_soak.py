@@ -31,9 +31,10 @@ def soak(
 ) -> None:
     """Load a cluster of its own with 20 users while its processes are killed, stopped and drained.
 
-    Sessions, long prompts, three tenants, changing cache salts, and clients that leave; every
-    answer is compared to that of a cold run. Exit code 0 only if no answer was wrong, none failed,
-    and memory, descriptors, threads and slots of every process are back at their start.
+    Sessions, long prompts, three tenants, changing cache salts, connections that are kept and new
+    ones, and clients that leave; every answer is compared to that of a cold run. Exit code 0 only
+    if no answer was wrong, none failed, and memory, descriptors, threads and slots of every process
+    are back at their start.
 
     Examples:
 

@@ -16,13 +16,15 @@ from scripts.embedded.nats_server import NatsServer
 from scripts.embedded.redis_server import RedisServer, check_redis
 from scripts.launcher import readiness
 from scripts.launcher.errors import LaunchError
-from scripts.launcher.layout import Surroundings, specs_of
+from scripts.launcher.layout import Listening, Surroundings, specs_of
 from scripts.launcher.options import ClusterOptions
 from scripts.launcher.ports import HeldPort, reachable
 from scripts.launcher.processes import Child, Exit, OnLine, ProcessSpec
 from scripts.launcher.readiness import Readiness
 from scripts.launcher.supervised import Supervised
 from scripts.launcher.supervisor import RestartPolicy
+from shared.messages import subjects
+from shared.messages.reports import GatewayReport
 from shared.runtime.bus import Bus, redacted
 from shared.runtime.nats_access import NatsAccess
 from shared.runtime.settings import CommonSettings, read_settings
@@ -53,6 +55,8 @@ class LocalCluster(Supervised):
         super().__init__(options, on_line=on_line, on_death=on_death, restart_policy=restart_policy)
         self.admin_key = options.admin_key or secrets.token_urlsafe(24)
         self._servers: list[NatsServer | RedisServer] = []
+        self._drained: set[str] = set()
+        """Incarnations of gateways that said that they drain."""
         self.credentials: CredentialSet | None = None
 
     # --- what runs ---------------------------------------------------------------------------
@@ -89,6 +93,10 @@ class LocalCluster(Supervised):
         await self._supervisor.start(self._specs[name])
 
     async def restart(self, name: str) -> None:
+        """A planned one; a gateway's successor takes its socket over. Returns when it has ended."""
+        if name in self.names.gateways:
+            await self._supervisor.replace(name)
+            return
         await self.stop(name)
         await self.start_again(name)
 
@@ -129,7 +137,7 @@ class LocalCluster(Supervised):
     async def _start(self) -> None:
         options = self.options
         ports = [
-            HeldPort(options.host, options.port if index == 0 else 0)
+            HeldPort(options.host, options.port if index == 0 else 0, is_listening=True)
             for index in range(options.gateways)
         ]
         for port in ports:
@@ -144,12 +152,14 @@ class LocalCluster(Supervised):
             httpx.AsyncClient(trust_env=False, verify=options.http_cert is None)
         )
         await self._connect_bus()
+        gateways = subjects.report("gateway", "*")
+        await self.bus.subscribe(gateways, GatewayReport, self._on_gateway)
         around = Surroundings(
             nats_url=self.nats_url,
             redis_url=self.redis_url,
             shared_dir=self.folder.shared_dir,
             admin_key=self.admin_key,
-            gateway_ports=tuple(port.number for port in ports),
+            gateway_sockets=tuple(Listening(port.number, port.fd) for port in ports),
             credentials=self.credentials,
         )
         self._specs |= {spec.name: spec for spec in specs_of(options, around)}
@@ -194,6 +204,13 @@ class LocalCluster(Supervised):
     async def _connect_bus(self) -> None:
         self.bus = await connect(self.nats_url, "launcher", self.nats_access)
         self._stack.push_async_callback(self.bus.close)
+
+    def _on_gateway(self, report: GatewayReport) -> None:
+        """One that was told to drain, by whomever, makes way for its successor at once."""
+        if report.state == "draining" and report.incarnation not in self._drained:
+            self._drained.add(report.incarnation)
+            if report.id in self.names.gateways:
+                self._supervisor.hand_over(report.id)
 
     async def _stop_all(self) -> None:
         """Services drain while their servers still run; then the servers."""

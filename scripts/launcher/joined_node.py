@@ -86,7 +86,7 @@ class JoinedNode(Supervised):
             redis_url="",
             shared_dir=self.folder.shared_dir,
             admin_key="",
-            gateway_ports=(),
+            gateway_sockets=(),
             credentials=self._credentials,
         )
         for spec in specs_of(options, around):

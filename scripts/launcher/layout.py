@@ -1,9 +1,10 @@
 """From options to processes: names, settings and threads of every service. Starts nothing."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scripts.credentials.credential_set import CredentialSet
@@ -16,6 +17,7 @@ PER_PROCESS = (
     "MOONPOOL_INSTANCE_ID",
     "MOONPOOL_NODE",
     "MOONPOOL_HEALTH_FILE",
+    "MOONPOOL_HTTP_FD",
     "MOONPOOL_ROLE",
 )
 # Replaced by a set of credentials, where there is one.
@@ -30,6 +32,14 @@ CREDENTIALS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a gateway is reached: a port, and the socket that listens there."""
+
+    port: int
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the services of one cluster stand on."""
 
@@ -37,7 +47,7 @@ class Surroundings:
     redis_url: str
     shared_dir: Path
     admin_key: str
-    gateway_ports: tuple[int, ...]
+    gateway_sockets: tuple[Listening, ...]
     credentials: CredentialSet | None = None
 
 
@@ -120,8 +130,11 @@ def specs_of(options: ClusterOptions, around: Surroundings) -> Iterator[ProcessS
     spec = _SpecMaker(options, around)
     for name in names.nodes:
         yield spec.make("transfer", name, spec.pool())
-    for name, port in zip(names.gateways, around.gateway_ports, strict=True):
-        yield spec.make("gateway", name, spec.gateway(port))
+    for name, listening in zip(names.gateways, around.gateway_sockets, strict=True):
+        made = spec.make("gateway", name, spec.gateway(listening))
+        # After SIGTERM alone it waits for a successor on its socket.
+        ends = (signal.SIGTERM, signal.SIGINT)
+        yield replace(made, fds=(listening.fd,), stop_signals=ends)
     for name in names.conductors:
         policy = {} if options.policy is None else {"MOONPOOL_POLICY": options.policy}
         yield spec.make("conductor", name, policy)
@@ -171,13 +184,14 @@ class _SpecMaker:
         found = self._around.credentials
         return {} if found is None else found.environment(service.replace("_", "-"))
 
-    def gateway(self, port: int) -> dict[str, str]:
+    def gateway(self, listening: Listening) -> dict[str, str]:
         options = self._options
         tls = {"MOONPOOL_HTTP_CERT": options.http_cert, "MOONPOOL_HTTP_KEY": options.http_key}
         return {
             **{name: str(path) for name, path in tls.items() if path is not None},
             "MOONPOOL_HTTP_HOST": self._options.host,
-            "MOONPOOL_HTTP_PORT": str(port),
+            "MOONPOOL_HTTP_PORT": str(listening.port),
+            "MOONPOOL_HTTP_FD": str(listening.fd),
             "MOONPOOL_ADMIN_KEY": self._around.admin_key,
             "MOONPOOL_MODEL": self._options.model,
         }

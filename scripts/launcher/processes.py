@@ -31,6 +31,10 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     is_quiet: bool = False
     """Output goes to the log file only, not to `on_line`."""
+    fds: tuple[int, ...] = ()
+    """Open in it under the same numbers."""
+    stop_signals: tuple[int, ...] = (signal.SIGTERM,)
+    """End it for good, when nobody takes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class Child:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=die_with_launcher,
+            pass_fds=spec.fds,
             limit=1 << 20,
         )
         return cls(spec, process, log, on_line)

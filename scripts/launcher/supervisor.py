@@ -47,9 +47,17 @@ class _Watched:
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
         self.child: Child | None = None
+        self.leaving: Child | None = None
+        """The one before it, as long as it finishes what it has."""
+        self.left = asyncio.Event()
+        self.num_tasks = 0
         self.is_wanted = True
         self.woken = asyncio.Event()
         self.ended = asyncio.Event()
+
+    @property
+    def children(self) -> list[Child]:
+        return [child for child in (self.leaving, self.child) if child is not None]
 
 
 class Supervisor:
@@ -85,7 +93,38 @@ class Supervisor:
             raise ValueError(f"there is a process {spec.name} already")
         watched = self._watched[spec.name] = _Watched(spec)
         watched.child = await self._spawn(spec)
-        self._group.create_task(self._keep_running(watched), name=f"supervise {spec.name}")
+        self._keep(watched, watched.child)
+
+    def hand_over(self, name: str) -> None:
+        """Start the next process of this name beside the one that runs, which leaves: its end is
+        no death. Nothing when it is not to run, does not, or hands over already.
+        """
+        watched = self._watched.get(name)
+        if watched is None or not watched.is_wanted or watched.leaving or self.child(name) is None:
+            return
+        watched.leaving, watched.child = watched.child, None
+        watched.left.clear()
+        self._keep(watched, None)
+
+    async def replace(self, name: str, *, grace_s: float | None = None) -> None:
+        """Hand over and tell the old process to drain; SIGKILL after `grace_s`, where it is given.
+
+        Returns when it is gone; its successor may not be ready yet.
+        """
+        watched = self._watched[name]
+        if watched.leaving is not None:
+            await watched.left.wait()
+        self.hand_over(name)
+        old = watched.leaving
+        if old is None:
+            return  # it died and is started anew as it is
+        old.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                await watched.left.wait()
+        except TimeoutError:
+            old.kill_group()
+            await watched.left.wait()
 
     def child(self, name: str) -> Child | None:
         """The process that runs under this name now; None between death and restart."""
@@ -109,10 +148,8 @@ class Supervisor:
         for one in watched:
             one.is_wanted = False
             one.woken.set()
-            if one.child is not None:
-                one.child.send_signal(signal.SIGTERM)
-                # A stopped process must be able to take its SIGTERM.
-                one.child.send_signal(signal.SIGCONT)
+            for child in one.children:
+                self._tell_to_end(child)
         try:
             async with asyncio.timeout(grace_s):
                 for one in watched:
@@ -130,38 +167,65 @@ class Supervisor:
             watched = self._watched[name]
             watched.is_wanted = False
             watched.woken.set()
-            if watched.child is not None:
-                watched.child.kill_group()
+            for child in watched.children:
+                child.kill_group()
+
+    @staticmethod
+    def _tell_to_end(child: Child) -> None:
+        # A stopped process must be able to take its signals.
+        for number in (*child.spec.stop_signals, signal.SIGCONT):
+            child.send_signal(number)
 
     async def _spawn(self, spec: ProcessSpec) -> Child:
         log = self._log_dir / f"{spec.name}.log"
         return await Child.start(spec, log=log, on_line=self._on_line)
 
-    async def _keep_running(self, watched: _Watched) -> None:
+    def _keep(self, watched: _Watched, child: Child | None) -> None:
+        watched.num_tasks += 1
+        name = f"supervise {watched.spec.name}"
+        self._group.create_task(self._keep_running(watched, child), name=name)
+
+    async def _keep_running(self, watched: _Watched, child: Child | None) -> None:
+        """Without a child it starts one; ends with the last, or with one that leaves."""
         quick_deaths = 0
         try:
             while True:
-                assert watched.child is not None
-                end = await watched.child.wait()
+                if child is None:
+                    child = watched.child = await self._spawn(watched.spec)
+                    if not watched.is_wanted:  # told to stop while it was being started
+                        self._tell_to_end(child)
+                end = await child.wait()
+                if child is watched.leaving:
+                    if end.code and watched.is_wanted:
+                        self._on_death(end)
+                    return
                 if not watched.is_wanted:
                     return
                 self._on_death(end)
                 is_quick = end.uptime_s < self._policy.quick_death_s
                 quick_deaths = quick_deaths + 1 if is_quick else 0
-                if end.code == BAD_SETTINGS_CODE or quick_deaths >= self._policy.max_quick_deaths:
-                    if not self._gave_up.done():
-                        self._gave_up.set_result(GaveUp(end, quick_deaths=quick_deaths))
+                if self._gives_up(end, quick_deaths):
                     return
                 await self._pause(watched, self._policy.delay_s(quick_deaths))
                 if not watched.is_wanted:
                     return
-                watched.child = await self._spawn(watched.spec)
-                if not watched.is_wanted:  # told to stop while it was being started
-                    watched.child.send_signal(signal.SIGTERM)
+                child = None
         finally:
-            if watched.child is not None and watched.child.is_running:
-                watched.child.kill_group()
-            watched.ended.set()
+            if child is not None and child.is_running:
+                child.kill_group()
+            if child is not None and child is watched.leaving:
+                watched.leaving = None
+                watched.left.set()
+            watched.num_tasks -= 1
+            if not watched.num_tasks:
+                watched.ended.set()
+
+    def _gives_up(self, end: Exit, quick_deaths: int) -> bool:
+        if end.code != BAD_SETTINGS_CODE and quick_deaths < self._policy.max_quick_deaths:
+            return False
+        if not self._gave_up.done():
+            self._gave_up.set_result(GaveUp(end, quick_deaths=quick_deaths))
+        return True
 
     @staticmethod
     async def _pause(watched: _Watched, delay_s: float) -> None:

@@ -12,11 +12,13 @@ from shared.runtime.clock import monotonic_s
 STOPPED_S = (0.5, 4.5)
 """Shorter and longer than a lease."""
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM")
+GATEWAY_SIGNALS = ("SIGSTOP", "SIGTERM")
+"""Streams of one that is killed end with it, as they must."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens next. A gateway is never hit: its streams would end with it, as they must."""
+    """What happens next. A gateway is never killed."""
 
     process: str
     signal: str
@@ -39,6 +41,7 @@ class Done:
 def targets_of(cluster: LocalCluster) -> list[str]:
     names = cluster.names
     return [
+        *names.gateways,
         *names.conductors,
         *names.cache_indexes,
         *names.nodes,
@@ -50,7 +53,8 @@ def targets_of(cluster: LocalCluster) -> list[str]:
 
 
 def next_plan(rng: random.Random, targets: list[str], mean_wait_s: float) -> Plan:
-    name, number = rng.choice(targets), rng.choice(SIGNALS)
+    name = rng.choice(targets)
+    number = rng.choice(GATEWAY_SIGNALS if name.startswith("gateway") else SIGNALS)
     stopped_s = rng.uniform(*STOPPED_S) if number == "SIGSTOP" else 0.0
     return Plan(name, number, rng.uniform(0.5, 1.5) * mean_wait_s, stopped_s)
 

@@ -173,7 +173,7 @@ class Soak:
 
         async with httpx.AsyncClient(trust_env=False) as http:
             wheres = await self._wheres(http)
-        habits = Habits(fields, leave_share=0.15)
+        habits = Habits(fields, leave_share=0.15, fresh_share=0.3)
         traffic = Traffic(wheres, questions, NUM_USERS, habits, options.seed)
         if is_broken:
             report.seen = traffic.seen

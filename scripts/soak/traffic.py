@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,8 @@ class Habits:
     """Of the questions whose client does not wait for the end."""
     most_patience_s: float = 1.0
     """Of those."""
+    fresh_share: float = 0.0
+    """Of the questions that are asked over a connection of their own."""
 
 
 class Traffic:
@@ -91,13 +94,18 @@ class Traffic:
         while not over.is_set():
             leaves = rng.random() < self._habits.leave_share
             patience_s = rng.uniform(0.0, self._habits.most_patience_s) if leaves else HANG_S
-            outcome = await ask(
-                http,
-                self._wheres[turn % len(self._wheres)],
-                rng.choice(self._questions),
-                self._habits.fields(rng),
-                patience_s=patience_s,
-            )
+            async with AsyncExitStack() as stack:
+                connection = http
+                if rng.random() < self._habits.fresh_share:
+                    fresh = httpx.AsyncClient(trust_env=False)
+                    connection = await stack.enter_async_context(fresh)
+                outcome = await ask(
+                    connection,
+                    self._wheres[turn % len(self._wheres)],
+                    rng.choice(self._questions),
+                    self._habits.fields(rng),
+                    patience_s=patience_s,
+                )
             self.seen.note(user, outcome)
             if not outcome.is_good:
                 turn += 1  # as a client does that knows another gateway

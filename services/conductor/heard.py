@@ -3,7 +3,13 @@
 from typing import Generic, TypeVar
 
 from shared.messages.conductor import ModelInfo
-from shared.messages.reports import LEASE_S, GatewayReport, InstanceReport, NodeReport
+from shared.messages.reports import (
+    LEASE_S,
+    GatewayReport,
+    InstanceReport,
+    NodeReport,
+    is_superseded,
+)
 
 R = TypeVar("R", InstanceReport, NodeReport, GatewayReport)
 FORGET_AFTER_S = 60.0
@@ -17,6 +23,9 @@ class Heard(Generic[R]):
 
     def hear(self, report: R, now_s: float) -> None:
         key = (report.service, report.id)
+        known = self._reports.get(key)
+        if known and now_s - known[1] <= LEASE_S and is_superseded(report, known[0]):
+            return
         self._reports.pop(key, None)  # the one heard longest ago stays first
         self._reports[key] = (report, now_s)
         oldest = next(iter(self._reports))

@@ -29,6 +29,8 @@ class ClusterView:
         self._listeners: list[Callable[[InstanceReport], None]] = []
         self._changed = asyncio.Event()
         self.model: ModelInfo | None = None
+        self.served = asyncio.Event()
+        """Once nothing was missing."""
 
     def on_report_call(self, listener: Callable[[InstanceReport], None]) -> None:
         self._listeners.append(listener)
@@ -54,6 +56,7 @@ class ClusterView:
             known = self.model
             if known is None or report.root != known.root:
                 self._changed.set()
+        self._note_if_served()
         for listener in self._listeners:
             listener(report)
 
@@ -84,6 +87,11 @@ class ClusterView:
         if found is not None and found != self.model:
             self._log.info("model %s: context %d tokens", found.name, found.context_tokens)
             self.model = found
+            self._note_if_served()
+
+    def _note_if_served(self) -> None:
+        if not self.served.is_set() and not self.missing:
+            self.served.set()
 
     def num_ready(self, service: str) -> int:
         """Instances of the model that reported ready within the lease."""

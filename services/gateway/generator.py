@@ -68,7 +68,7 @@ class Generator:
         self._metrics = metrics
         self._drivers: dict[str, RequestDriver] = {}
         self._running: dict[Choices, Tenant] = {}
-        self._is_draining = False
+        self._is_closed = False
         self._none_in_flight = asyncio.Event()
         self._none_in_flight.set()
 
@@ -87,8 +87,8 @@ class Generator:
         return self._callers.num_in_flight
 
     def check_open(self) -> None:
-        """Raises ApiError once the gateway drains."""
-        if self._is_draining:
+        """Raises ApiError once the gateway takes no more requests."""
+        if self._is_closed:
             message = "This gateway is draining; send the request again."
             raise ApiError(503, message, code="draining")
 
@@ -195,9 +195,9 @@ class Generator:
         self._callers.give_back(self._running.pop(choices), choices.num_choices)
         self._note_if_none()
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
         """Refuse new requests; returns when none is left."""
-        self._is_draining = True
+        self._is_closed = True
         await self._none_in_flight.wait()
 
     def abandon_all(self) -> None:

@@ -11,7 +11,7 @@ from services.gateway.dashboard.feed import Feed
 from services.gateway.dashboard.routes import DashboardApi
 from services.gateway.generator import Generator, GeneratorLimits
 from services.gateway.http_app import HealthApi, build_app
-from services.gateway.http_server import HttpServer
+from services.gateway.http_server import CLIENT_IDLE_S, HttpServer
 from services.gateway.instance_watch import InstanceWatch
 from services.gateway.metrics_api import MetricsApi
 from services.gateway.openai_api import OpenAiApi
@@ -35,8 +35,13 @@ from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
 from shared.runtime.micro import Endpoint
 from shared.runtime.outcome_reporter import OutcomeReporter
+from shared.runtime.unless import unless
 
 CANCELS_OUT_S = 1.0
+FIRST_LOOK_S = 5.0
+"""On a socket that was given: for the first word of the cluster, before connections are taken."""
+SUCCESSOR_SHARE = 0.5
+"""Of MOONPOOL_DRAIN_TIMEOUT_S: for a successor to take over the socket."""
 
 
 class GatewayService:
@@ -46,9 +51,12 @@ class GatewayService:
         self._settings = settings
         self._context: Context[GatewaySettings] | None = None
         self._view: ClusterView | None = None
+        self._watch: InstanceWatch | None = None
         self._prompts: PromptMaker | None = None
         self._generator: Generator | None = None
         self._heartbeat: Heartbeat | None = None
+        self._succeeded = asyncio.Event()
+        """Another incarnation of this name is ready, while we drain."""
         self._http: HttpServer | None = None
         self._metrics = RequestMetrics()
         self._feed: Feed | None = None
@@ -73,7 +81,7 @@ class GatewayService:
         name = text_model.source.name
         view = self._view = ClusterView(bus, name, context.log)
         inbox = TokenInbox(bus, context.id, context.incarnation)
-        watch = InstanceWatch(bus, tasks)
+        watch = self._watch = InstanceWatch(bus, tasks)
         view.on_report_call(watch.on_report)
         bills = Bills(bus)
         recent = Recent(context.id, context.incarnation)
@@ -112,26 +120,58 @@ class GatewayService:
         self._metrics.late_chunks = lambda: inbox.late_chunks_total
         context.meters.add("gateway", self._metrics.readings)
         report_subject = subjects.report("gateway", context.id)
-        await bus.subscribe(report_subject, GatewayReport, lambda _: watch.on_echo())
+        await bus.subscribe(report_subject, GatewayReport, self._on_own_name)
         await inbox.start()
         await view.start()
         await context.serve(
             [_bill_endpoint(context.id, bills), _recent_endpoint(context.id, recent)],
             metadata={"model": name},
         )
+        tasks.start_soon(view.keep_models(), name="models")
+        if settings.http_fd is not None:
+            # A successor works already: answers get the time that they may take at all.
+            context.longest_drain_s = settings.request_timeout_s + CLIENT_IDLE_S
+            # Whoever connects waits in the queue meanwhile, or is served by the one before us.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await view.served.wait()
         self._start_http(bills, prompts, callers)
         self._heartbeat = Heartbeat(bus, report_subject, self._report)
         tasks.start_soon(self._heartbeat.run(), name="heartbeat")
-        tasks.start_soon(view.keep_models(), name="models")
         tasks.start_soon(outcomes.run(), name="outcomes")
         context.state = "ready"
 
     async def drain(self) -> None:
-        """/ready turns 503, new requests are refused, running ones finish."""
+        """/ready turns 503 and all goes on for a while; then no more connections are taken, and
+        what comes on those that are open is answered until the last one has ended.
+
+        In a hurry new requests are refused instead, and only running ones finish.
+        """
+        context, http, generator = self._context, self._http, self._generator
+        if context is None or http is None or generator is None:
+            return
         if self._heartbeat is not None:
             self._heartbeat.poke()
-        if self._generator is not None:
-            await self._generator.drain()
+        http.say_close()
+        await unless(context.hurried, self._others_know())
+        http.stop_accepting()
+        if self._feed is not None:
+            self._feed.close()
+        await unless(context.hurried, http.all_left())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await generator.close()
+
+    async def _others_know(self) -> None:
+        """Until new connections go elsewhere: to a successor on the same socket, or by the choice
+        of a load balancer that asked /ready."""
+        settings = self._settings
+        wait_s = settings.drain_grace_s
+        if settings.http_fd is not None:
+            wait_s = settings.drain_timeout_s * SUCCESSOR_SHARE
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._succeeded.wait()
 
     async def stop(self) -> None:
         if self._generator is not None and self.num_in_flight:
@@ -139,7 +179,7 @@ class GatewayService:
             # Time for the cancels to reach the instances and the errors the clients.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CANCELS_OUT_S):
-                    await self._generator.drain()
+                    await self._generator.close()
         if self._feed is not None:
             self._feed.close()
         if self._http is not None:
@@ -173,6 +213,7 @@ class GatewayService:
             app,
             settings.http_host,
             settings.http_port,
+            fd=settings.http_fd,
             cert=settings.http_cert,
             key=settings.http_key,
         )
@@ -188,6 +229,15 @@ class GatewayService:
         if context.state == "draining":
             return "the gateway is draining"
         return view.missing if context.bus.is_connected else "not connected to NATS"
+
+    def _on_own_name(self, report: GatewayReport) -> None:
+        context, watch = self._context, self._watch
+        assert context is not None
+        assert watch is not None
+        if report.incarnation == context.incarnation:
+            watch.on_echo()
+        elif report.state == "ready" and context.state == "draining":
+            self._succeeded.set()
 
     def _report(self) -> GatewayReport:
         context = self._context

@@ -15,6 +15,14 @@ class GatewaySettings(CommonSettings):
     )
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8000, ge=0, le=65_535, description="0: any free port")
+    http_fd: int | None = Field(
+        default=None, ge=0, description="a listening socket that was passed on; in place of a port"
+    )
+    drain_grace_s: float = Field(
+        default=1.0,
+        ge=0.0,
+        description="takes new connections for so long after SIGTERM, while /ready is 503",
+    )
     http_cert: Path | None = Field(default=None, description="PEM chain: serve HTTPS")
     http_key: Path | None = Field(default=None, description="PEM key of http_cert")
     admin_key: SecretStr | None = Field(

@@ -27,9 +27,13 @@ class TokenInbox:
     def close(self, request_id: str) -> None:
         self._receivers.pop(request_id, None)
 
-    def deliver(self, chunk: TokenChunk) -> None:
+    def deliver(self, chunk: TokenChunk) -> bool:
+        """False: it is for another incarnation under our name, which drains or is gone."""
+        if chunk.ref.gateway_incarnation != self._incarnation:
+            return False
         receiver = self._receivers.get(chunk.ref.request_id)
-        if receiver is None or chunk.ref.gateway_incarnation != self._incarnation:
+        if receiver is None:
             self.late_chunks_total += 1
-            return
+            return True
         receiver(chunk)
+        return True

@@ -127,6 +127,15 @@ class GatewayReport(Message):
         return self.in_flight == 0
 
 
+def is_superseded(
+    report: InstanceReport | NodeReport | GatewayReport,
+    by: InstanceReport | NodeReport | GatewayReport,
+) -> bool:
+    """Whether `report` is of one that drains while `by`, under the same name, is ready already."""
+    is_other = report.incarnation != by.incarnation
+    return is_other and report.state == "draining" and by.state == "ready"
+
+
 class PingReply(Message):
     """Who answers on a process' own ping subject."""
 

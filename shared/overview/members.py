@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shared.messages.micro import MicroPing
-from shared.messages.reports import LEASE_S, GatewayReport, InstanceReport, NodeReport
+from shared.messages.reports import (
+    LEASE_S,
+    GatewayReport,
+    InstanceReport,
+    NodeReport,
+    is_superseded,
+)
 
 Report = InstanceReport | NodeReport | GatewayReport
 R = TypeVar("R", InstanceReport, NodeReport, GatewayReport)
@@ -33,7 +39,10 @@ class Members:
 
     def hear(self, report: Report, now_s: float) -> None:
         key = (report.service, report.id)
-        if key in self._heard or len(self._heard) < MAX_MEMBERS:
+        known = self._heard.get(key)
+        if known and now_s - known.heard_s < LEASE_S and is_superseded(report, known.report):
+            return
+        if known or len(self._heard) < MAX_MEMBERS:
             self._heard[key] = _Heard(report, now_s)
 
     def is_known(self, report: Report) -> bool:

@@ -241,14 +241,15 @@ class Bus:
         self,
         subject: str,
         message_type: type[M],
-        handler: Callable[[M], None],
+        handler: Callable[[M], bool | None],
         *,
         queue: str = "",
         is_acknowledged: bool = False,
     ) -> Subscription:
         """Call `handler` with each message, in order. It must be quick and not raise.
 
-        `is_acknowledged`: whoever sends it as a request hears Ok once it was handled.
+        `is_acknowledged`: whoever sends it as a request hears Ok once it was handled; not when
+        `handler` returned False: it was for another one on the same subject.
 
         A payload that is not a `message_type` is counted and logged, nothing else.
         """
@@ -261,11 +262,11 @@ class Bus:
                 self._log.warning("bad message on %s: %s", msg.subject, error)
                 return
             try:
-                handler(message)
+                is_mine = handler(message) is not False
             except Exception:  # one bad handler call must not end the subscription
                 self._log.exception("handler of %s failed", msg.subject)
                 return
-            if is_acknowledged and msg.reply:
+            if is_acknowledged and is_mine and msg.reply:
                 await self._acknowledge(msg.reply)
 
         return Subscription(await self.client.subscribe(subject, queue=queue, cb=on_message))

@@ -26,6 +26,7 @@ from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.process_readings import ProcessReadings
 from shared.runtime.settings import CommonSettings, load_settings
 from shared.runtime.tasks import Tasks
+from shared.runtime.unless import unless
 from shared.telemetry import logs, otlp
 from shared.telemetry.meters import Meters
 
@@ -53,6 +54,10 @@ class Context(Generic[S]):
     log: logging.Logger
     incarnation: str
     stopping: asyncio.Event
+    hurried: asyncio.Event = field(default_factory=asyncio.Event)
+    """SIGINT came, now or during a drain: nobody takes over, so nothing is done for a successor."""
+    longest_drain_s: float | None = None
+    """In place of the setting, for a service whose end nobody waits for."""
     state: State = "starting"
     meters: Meters = field(default_factory=Meters, repr=False)
     """The metrics of the process: add what yours tells."""
@@ -185,11 +190,16 @@ def _expected(error: Exception) -> ServiceError | None:
 
 
 async def _run(name: str, settings: S, service: Service[S], log: logging.Logger) -> None:
-    stopping = asyncio.Event()
+    stopping, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    bus = await _unless_stopping(
+
+    def on_interrupt() -> None:
+        hurried.set()
+        stopping.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    bus = await unless(
         stopping,
         Bus.connect(settings.nats_url, name=settings.instance_id, access=settings.nats_access()),
     )
@@ -206,6 +216,7 @@ async def _run(name: str, settings: S, service: Service[S], log: logging.Logger)
                 log=log,
                 incarnation=secrets.token_hex(8),
                 stopping=stopping,
+                hurried=hurried,
             )
             listener = await _start_metrics(context)
             try:
@@ -242,7 +253,7 @@ async def _live(context: Context[S], service: Service[S]) -> None:
     """Start, wait for the signal, drain."""
     log = context.log
     log.info("%s starts, incarnation %s", context.id, context.incarnation)
-    await _unless_stopping(context.stopping, service.start(context))
+    await unless(context.stopping, service.start(context))
     if not context.stopping.is_set():
         log.info("%s is up", context.id)
         # What is there now stays: looking through it again and again would hold up requests.
@@ -251,24 +262,10 @@ async def _live(context: Context[S], service: Service[S]) -> None:
     await context.stopping.wait()
     log.info("%s drains", context.id)
     context.state = "draining"
-    await _bounded(service.drain(), context.settings.drain_timeout_s, "drain", log)
+    drain_s = context.longest_drain_s or context.settings.drain_timeout_s
+    await _bounded(service.drain(), drain_s, "drain", log)
     await _bounded(context.stop_serving(), STOP_TIMEOUT_S, "stop serving", log)
     log.info("%s stops", context.id)
-
-
-async def _unless_stopping(stopping: asyncio.Event, work: Any) -> Any:
-    """The result of `work`, or None when the stop signal came first (work is cancelled)."""
-    work_task = asyncio.ensure_future(work)
-    stop_task = asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait({work_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
-        if work_task.done():
-            return work_task.result()
-        return None
-    finally:
-        for task in (work_task, stop_task):
-            task.cancel()
-        await asyncio.gather(work_task, stop_task, return_exceptions=True)
 
 
 async def _bounded(work: Any, timeout_s: float, what: str, log: logging.Logger) -> None:

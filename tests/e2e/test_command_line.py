@@ -146,7 +146,7 @@ def test_a_killed_launcher_leaves_nothing_either(up: Up) -> None:
 
 
 @pytest.mark.timeout(150)
-def test_a_service_that_is_killed_is_named_and_comes_back(up: Up) -> None:
+def test_a_service_that_is_killed_or_restarted_comes_back(up: Up) -> None:
     ready = up.wait_ready()
     os.kill(ready["pids"]["cache-index-1"], signal.SIGKILL)
     wait_until(
@@ -157,6 +157,22 @@ def test_a_service_that_is_killed_is_named_and_comes_back(up: Up) -> None:
         what="the death is reported",
     )
     wait_until(lambda: up.run("status").returncode == 0, timeout_s=30, what="all is healthy")
+
+    unknown = up.run("restart", "gateway-9", "--json")
+    assert "gateway-9" in json.loads(unknown.stdout)["error"]["message"]
+    assert "conductor-1, cache-index-1" in json.loads(unknown.stdout)["error"]["hint"]
+    done = up.run("restart", "conductor-1", "gateway", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    names = [one["id"] for one in json.loads(done.stdout)["restarted"]]
+    assert names == ["gateway-1", "conductor-1"]
+    assert not is_running(ready["pids"]["conductor-1"])
+    wait_until(
+        lambda: not is_running(ready["pids"]["gateway-1"]),
+        timeout_s=30,
+        what="the old gateway has finished",
+    )
+    assert up.run("status").returncode == 0
+    assert httpx.get(f"{ready['url']}/models", trust_env=False).status_code == 200
     assert up.stop(signal.SIGTERM) == 0
 
 
@@ -212,7 +228,7 @@ def test_commands_without_a_cluster_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_with_examples() -> None:
-    for command in ("up", "chat", "demo", "status"):
+    for command in ("up", "chat", "demo", "status", "restart"):
         done = subprocess.run(
             [*MOONPOOL, command, "--help"], capture_output=True, text=True, timeout=60, check=True
         )

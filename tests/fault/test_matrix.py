@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.cluster import HostedCluster, dummy_options
-from tests.support.fault_bench import Fault, FaultBench, make_bench
+from tests.support.fault_bench import NUM_USERS, Fault, FaultBench, make_bench
 from tests.support.seams import STAGES, Held, Seams, Stage
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -43,8 +43,8 @@ class Case:
 
     @property
     def may_fail(self) -> bool:
-        """Streams of a gateway end with it: nobody else can go on with a connection."""
-        return self.target == "gateway" and self.fault != "SIGSTOP"
+        """Streams of a gateway that is killed end with it: nobody else has its connections."""
+        return self.target == "gateway" and self.fault == "SIGKILL"
 
 
 CASES = [Case(fault, target, stage) for stage in STAGES for fault in SIGNALS for target in TARGETS]
@@ -97,7 +97,11 @@ async def test_answers_stay_right_and_all_is_given_back(
     record_property("fault", row.as_json())
     assert row.wrong == row.hangs == 0, row
     assert not row.leaks, row
-    assert case.may_fail or row.errors == 0, row
+    if case.may_fail:
+        # Each user may have had one stream there; whoever asks next waits for the next process.
+        assert row.kinds.get("cut", 0) == row.errors <= NUM_USERS, row
+    else:
+        assert row.errors == 0, row
     assert row.answers >= 20
     if case.fault == "SIGKILL" and case.target in ("prefill", "decode"):
         # What is recomputed waits in the same queues as the prompts of the others.

@@ -13,6 +13,7 @@ import pytest
 
 from shared.transport.segment import HEADER
 from tests.support.cluster import HostedCluster, dummy_options
+from tests.support.deadline import until
 from tests.support.load import NUM_USERS, Load
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
@@ -50,6 +51,7 @@ FAULTS = {
     "a transfer is killed": kill("node-1"),
     "a transfer drains": kill("node-2", signal.SIGTERM),
     "a prefill drains": kill("prefill-1", signal.SIGTERM),
+    "the only gateway drains": kill("gateway-1", signal.SIGTERM),
     "NATS is killed": kill("nats"),
     "Redis is killed": kill("redis"),
     "a transfer hangs": pause("node-1", 4.0),
@@ -63,6 +65,37 @@ async def test_no_request_fails_and_all_is_given_back_when(load: Load, fault: st
     # With half of decode away a burst may be refused, clearly and at once.
     errors = [e for e in outcomes.errors if "no decode instance has room" not in e]
     assert not errors
+    assert outcomes.num_right >= NUM_USERS
+    load.cluster.wait_ready()
+    await load.all_is_given_back()
+
+
+async def test_the_only_gateway_is_restarted_without_an_error_to_24_users(load: Load) -> None:
+    cluster = load.cluster
+    users = load.openai_users(24)
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(users.run(over))
+        try:
+            await until(lambda: users.all_are_served, timeout_s=40, what="all are served")
+            before = cluster.pid("gateway-1")
+            await asyncio.to_thread(cluster.restart, "gateway-1")
+            assert cluster.pid("gateway-1") != before
+            users.num_right.clear()
+            await until(lambda: users.all_are_served, timeout_s=40, what="all are served again")
+        finally:
+            over.set()
+    assert not users.errors
+    assert not cluster.deaths_of("gateway-1")
+    cluster.wait_ready()
+    await load.all_is_given_back()
+
+
+async def test_a_gateway_that_is_killed_loses_its_own_streams_alone(load: Load) -> None:
+    outcomes = await load.during(lambda: kill("gateway-1")(load.cluster), after_s=3.0)
+    # Whoever comes next waits at its socket for the process that is started anew.
+    assert set(outcomes.counts) <= {"right", "cut"}, outcomes.errors
+    assert outcomes.counts["cut"] <= NUM_USERS, outcomes.errors
     assert outcomes.num_right >= NUM_USERS
     load.cluster.wait_ready()
     await load.all_is_given_back()

@@ -98,6 +98,10 @@ class HostedCluster:
         """Of the process that runs under this name now."""
         return self.cluster.process(name).pid
 
+    def deaths_of(self, name: str) -> list[Exit]:
+        """Its ends that nobody planned."""
+        return [end for end in self.deaths if end.name == name]
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Signal a process; one that dies of it is started again."""
         self.call(self._at_once(self.cluster.kill, name, number))

@@ -118,4 +118,4 @@ def instance_report(service: str = "prefill", name: str = "prefill-1", **more: A
 
 
 def gateway_report(name: str = "gateway-1", **changes: Any) -> GatewayReport:
-    return GatewayReport(id=name, incarnation="gi", state="ready", **changes)
+    return GatewayReport(**{"id": name, "incarnation": "gi", "state": "ready", **changes})

@@ -32,6 +32,8 @@ MAX_TOKENS = 24
 LENGTHS = [200 + 90 * number for number in range(12)]
 POLICIES = (None, "global_cache_aware", "round_robin")
 """Drawn for each question, so that blocks are fetched and prompts are handed over across nodes."""
+FRESH_SHARE = 0.3
+"""Of questions over a new connection; the others use those that are open."""
 SERVED_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 30.0
 MAX_SHOWN = 5
@@ -80,13 +82,13 @@ class FaultBench:
         self._keys: list[bytes] = []
         models = httpx.get(f"{cluster.base_url}/v1/models", timeout=5, trust_env=False).json()
         model = models["data"][0]["id"]
-        self._wheres = [Where(url, model, cluster.admin_key) for url in cluster.base_urls]
+        self.wheres = [Where(url, model, cluster.admin_key) for url in cluster.base_urls]
 
     async def warm_up(self) -> None:
         """Right answers, and what the processes hold once they have worked."""
         rng = random.Random(5)
         async with httpx.AsyncClient(trust_env=False) as http:
-            where = self._wheres[0]
+            where = self.wheres[0]
             self.questions = await cold_questions(http, where, rng, LENGTHS, MAX_TOKENS)
         await self._under_load(None, None)
         await self._idle([])
@@ -118,8 +120,8 @@ class FaultBench:
             policy = rng.choice(POLICIES)
             return {"cache_salt": salt} | ({} if policy is None else {"policy": policy})
 
-        habits = Habits(fields)
-        traffic = Traffic(self._wheres, self.questions, NUM_USERS, habits, self._number)
+        habits = Habits(fields, fresh_share=FRESH_SHARE)
+        traffic = Traffic(self.wheres, self.questions, NUM_USERS, habits, self._number)
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(traffic.run(over))
@@ -152,7 +154,7 @@ class FaultBench:
         self, http: httpx.AsyncClient, node: str, prompt: tuple[int, ...], **fields: Any
     ) -> None:
         """One token after that prompt, which is computed and kept on that node."""
-        where, number = self._wheres[0], node.rpartition("-")[2]
+        where, number = self.wheres[0], node.rpartition("-")[2]
         placement = {"prefill": f"prefill-{number}", "decode": f"decode-{number}"}
         response = await http.post(
             f"{where.base_url}/v1/completions",

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from scripts.soak.asking import Question
 from scripts.soak.footprint import left_over
 from tests.support.api import Api
 from tests.support.cluster import HostedCluster
 from tests.support.deadline import until
+from tests.support.openai_users import OpenAiUsers
 
 NUM_USERS = 6
 MAX_TOKENS = 24
@@ -51,6 +53,15 @@ class Load:
             self.api.complete(prompt, cache="off", max_tokens=MAX_TOKENS).tokens
             for prompt in self.prompts
         ]
+
+    def openai_users(self, num_users: int) -> OpenAiUsers:
+        """Users of OpenAI's own client with the same questions."""
+        questions = [
+            Question(tuple(prompt), tuple(wanted))
+            for prompt, wanted in zip(self.prompts, self.wanted, strict=True)
+        ]
+        api = self.api
+        return OpenAiUsers(api.base_url, api.model, api.admin_key, questions, num_users)
 
     async def during(
         self, fault: Callable[[], Awaitable[None]], *, before_s: float = 0.5, after_s: float = 1.5

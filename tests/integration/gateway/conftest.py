@@ -39,7 +39,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def running_rig(nats_url: str, **changes: Any) -> AsyncIterator[Rig]:
+async def running_rig(
+    nats_url: str, *, beside: Rig | None = None, **changes: Any
+) -> AsyncIterator[Rig]:
+    """`beside` another gateway it asks the cluster of that one."""
     settings = GatewaySettings.model_validate(
         {
             "nats_url": nats_url,
@@ -56,8 +59,9 @@ async def running_rig(nats_url: str, **changes: Any) -> AsyncIterator[Rig]:
     log = logging.getLogger("test.gateway")
     async with asyncio.TaskGroup() as group:
         tasks, fake_tasks = Tasks(group, log), Tasks(group, log)
-        cluster = FakeCluster(fake_bus, fake_tasks)
-        await cluster.start()
+        cluster = FakeCluster(fake_bus, fake_tasks) if beside is None else beside.cluster
+        if beside is None:
+            await cluster.start()
         context = Context(
             service="gateway",
             settings=settings,
@@ -79,7 +83,8 @@ async def running_rig(nats_url: str, **changes: Any) -> AsyncIterator[Rig]:
             yield rig
         await service.stop()
         await context.stop_serving()
-        await cluster.stop()
+        if beside is None:
+            await cluster.stop()
         assert await tasks.end(5) == []
         assert await fake_tasks.end(5) == []
     await bus.close()

@@ -294,20 +294,3 @@ async def test_an_overloaded_cluster_answers_429_with_retry_after(rig: Rig) -> N
     assert response.status_code == 429
     assert response.headers["retry-after"] == "3"
     assert len(rig.cluster.places) > 1
-
-
-async def test_draining_finishes_what_runs_and_refuses_the_rest(rig: Rig) -> None:
-    decode = rig.cluster.get("d0")
-    decode.open.clear()
-    answering = asyncio.ensure_future(chat(rig))
-    await until(lambda: decode.runs, what="decode runs")
-    rig.context.state = "draining"
-    draining = asyncio.ensure_future(rig.service.drain())
-    assert (await rig.http.get("/ready")).status_code == 503
-    refused = await chat(rig)
-    assert refused.status_code == 503
-    assert "retry-after" in refused.headers
-    assert not draining.done()
-    decode.open.set()
-    assert (await answering).status_code == 200
-    await asyncio.wait_for(draining, 5)

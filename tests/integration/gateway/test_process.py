@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 
-async def start(nats_url: str, **extra: str) -> Process:
+async def start(nats_url: str, fds: tuple[int, ...] = (), **extra: str) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -26,6 +26,7 @@ async def start(nats_url: str, **extra: str) -> Process:
             **extra,
         },
         stderr=PIPE,
+        pass_fds=fds,
     )
 
 
@@ -66,6 +67,42 @@ async def test_a_port_that_is_taken_is_told_by_its_setting(nats_url: str) -> Non
         port = str(taken.getsockname()[1])
         process = await start(nats_url, MOONPOOL_HTTP_PORT=port)
         assert f"MOONPOOL_HTTP_PORT={port}" in await said(process, "cannot listen")
+        async with asyncio.timeout(10):
+            await process.communicate()
+    assert process.returncode == 1
+
+
+async def test_who_waits_at_a_socket_that_was_given_is_served_by_the_next_process(
+    nats_url: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port, fd = listening.getsockname()[1], listening.fileno()
+        given = {"MOONPOOL_HTTP_PORT": str(port), "MOONPOOL_HTTP_FD": str(fd)}
+        first = await start(nats_url, (fd,), **given)
+        await said(first, "serves http")
+        first.kill()
+        await first.communicate()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            waiting = asyncio.ensure_future(http.get("/live"))
+            second = await start(nats_url, (fd,), **given)
+            try:
+                assert (await waiting).status_code == 200
+            finally:
+                second.send_signal(signal.SIGTERM)
+                second.send_signal(signal.SIGINT)
+                async with asyncio.timeout(20):
+                    await second.communicate()
+    assert second.returncode == 0
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_what_is_no_listening_socket_is_told_by_its_setting(
+    nats_url: str, is_open: bool
+) -> None:
+    with socket.socket() as idle:
+        fds = (idle.fileno(),) if is_open else ()
+        process = await start(nats_url, fds, MOONPOOL_HTTP_FD=str(idle.fileno()))
+        assert f"MOONPOOL_HTTP_FD={idle.fileno()}: " in await said(process, "listening socket")
         async with asyncio.timeout(10):
             await process.communicate()
     assert process.returncode == 1

@@ -24,6 +24,19 @@ def test_only_the_incarnation_that_is_gone_is_forgotten() -> None:
     assert heard.current(0.0) == []
 
 
+def test_one_that_drains_does_not_hide_its_successor_of_the_same_name() -> None:
+    heard: Heard[InstanceReport] = Heard()
+    old = report("prefill", "p1", "n1", incarnation="old", state="draining")
+    heard.hear(old, 0.0)
+    assert [one.state for one in heard.current(0.0)] == ["draining"]
+    heard.hear(report("prefill", "p1", "n1", incarnation="new"), 0.1)
+    heard.hear(old, 0.2)
+    assert [one.incarnation for one in heard.current(0.2)] == ["new"]
+    # A successor that fell silent hides nobody.
+    heard.hear(old, 0.2 + LEASE_S)
+    assert [one.incarnation for one in heard.current(0.2 + LEASE_S)] == ["old"]
+
+
 def test_processes_that_never_come_back_do_not_pile_up() -> None:
     heard: Heard[InstanceReport] = Heard()
     for number in range(50):

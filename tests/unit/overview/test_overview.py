@@ -69,6 +69,13 @@ def test_a_draining_process_is_named_as_a_problem() -> None:
     assert "no prefill is there" in problems
 
 
+def test_one_that_drains_is_no_problem_once_its_successor_is_ready() -> None:
+    overview = whole_cluster(10.0)
+    overview.hear(gateway_report(incarnation="new"), 10.0)
+    overview.hear(gateway_report(state="draining"), 10.1)
+    assert overview.sections(10.1)["cluster"]["problems"] == []
+
+
 def test_being_cut_off_is_the_one_problem_that_is_told() -> None:
     overview = whole_cluster(10.0)
     overview.is_connected = False

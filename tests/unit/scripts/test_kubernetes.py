@@ -119,8 +119,10 @@ def test_a_service_runs_as_it_does_under_compose(name: str) -> None:
     assert shared <= mounted
     secrets = [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one]
     assert secrets == [f"moonpool-{name}"], "a pod sees the secret of its own service alone"
-    drain_s = SETTINGS[name]().drain_timeout_s
-    assert pod["terminationGracePeriodSeconds"] >= drain_s + 3 * STOP_TIMEOUT_S
+    grace_s = int(composed.get("stop_grace_period", "30s").removesuffix("s"))
+    for told, most_s in ((given, pod["terminationGracePeriodSeconds"]), (under_compose, grace_s)):
+        drain_s = float(told.get("MOONPOOL_DRAIN_TIMEOUT_S", SETTINGS[name]().drain_timeout_s))
+        assert most_s >= drain_s + 3 * STOP_TIMEOUT_S
 
 
 @pytest.mark.parametrize("name", [*SERVICES, "nats", "redis"])

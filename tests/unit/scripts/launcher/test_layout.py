@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launcher.layout import Surroundings, names_of, specs_of, worker_threads
+from scripts.launcher.layout import Listening, Surroundings, names_of, specs_of, worker_threads
 from scripts.launcher.options import ClusterOptions
 
 AROUND = Surroundings(
@@ -12,7 +12,7 @@ AROUND = Surroundings(
     redis_url="redis://127.0.0.1:2/0",
     shared_dir=Path("/dev/shm/x"),
     admin_key="key",
-    gateway_ports=(3,),
+    gateway_sockets=(Listening(3, 9),),
 )
 
 
@@ -88,3 +88,10 @@ def test_unset_options_leave_the_services_defaults() -> None:
     assert not {"MOONPOOL_DTYPE", "MOONPOOL_BLOCK_TOKENS"} & set(env)
     env = env_of(ClusterOptions(dtype="bfloat16", block_tokens=64), "prefill-1")
     assert (env["MOONPOOL_DTYPE"], env["MOONPOOL_BLOCK_TOKENS"]) == ("bfloat16", "64")
+
+
+def test_a_gateway_is_given_its_socket_and_nobody_else_is() -> None:
+    specs = list(specs_of(ClusterOptions(), AROUND))
+    assert {spec.name: spec.fds for spec in specs if spec.fds} == {"gateway-1": (9,)}
+    told = {spec.name: spec.env.get("MOONPOOL_HTTP_FD") for spec in specs}
+    assert {name: fd for name, fd in told.items() if fd} == {"gateway-1": "9"}

@@ -33,6 +33,19 @@ def test_nobody_else_is_given_a_held_port() -> None:
         port.release()
 
 
+def test_who_connects_to_a_port_that_listens_waits_for_a_server() -> None:
+    held = HeldPort(HOST, is_listening=True)
+    with socket.create_connection((HOST, held.number), timeout=5) as client:
+        client.sendall(b"hello")
+        with socket.socket(fileno=socket.dup(held.fd)) as server:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(5) == b"hello"
+    with pytest.raises(LaunchError, match=f"port {held.number} on {HOST} is busy"):
+        HeldPort(HOST, held.number, is_listening=True)
+    held.release()
+
+
 def test_a_busy_port_is_refused_with_what_to_do() -> None:
     with listen(0) as server:
         number = server.getsockname()[1]

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -142,6 +143,71 @@ async def test_stop_kills_what_does_not_listen(tmp_path: Path, is_stopped: bool)
             child.send_signal(signal.SIGSTOP)
         await supervisor.stop(["a"], grace_s=0.2)
         assert not psutil.pid_exists(child.pid)
+
+
+DRAINS = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: print('drains', flush=True))\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: (print('left', flush=True), os._exit(0)))\n"
+    "print('up', flush=True)\n"
+    "while True: time.sleep(60)"
+)
+
+
+async def test_a_successor_runs_beside_the_one_that_leaves_whose_end_is_no_death(
+    tmp_path: Path,
+) -> None:
+    seen = Seen()
+    async with supervised(tmp_path, seen) as supervisor:
+        await supervisor.start(python("a", DRAINS))
+        await until(lambda: seen.texts("a") == ["up"])
+        old = supervisor.child("a")
+        assert old is not None
+        replaced = asyncio.ensure_future(supervisor.replace("a", grace_s=30))
+        await until(lambda: sorted(seen.texts("a")) == ["drains", "up", "up"])
+        supervisor.hand_over("a")  # it does already
+        new = supervisor.child("a")
+        assert new is not None
+        assert new.pid != old.pid
+        assert old.is_running
+        assert not replaced.done()
+        old.send_signal(signal.SIGUSR1)
+        await asyncio.wait_for(replaced, 10)
+        assert not old.is_running
+        assert supervisor.child("a") is new
+        assert seen.texts("a").count("up") == 2
+        # The successor is kept running as its predecessor was.
+        new.send_signal(signal.SIGKILL)
+        await until(lambda: seen.texts("a").count("up") == 3)
+    assert [death.pid for death in seen.deaths] == [new.pid]
+
+
+async def test_one_that_does_not_leave_is_killed_and_the_successor_stays(tmp_path: Path) -> None:
+    seen = Seen()
+    async with supervised(tmp_path, seen) as supervisor:
+        await supervisor.start(python("a", DRAINS))
+        await until(lambda: seen.texts("a") == ["up"])
+        old = supervisor.child("a")
+        assert old is not None
+        await supervisor.replace("a", grace_s=0.2)
+        assert not psutil.pid_exists(old.pid)
+        await until(lambda: seen.texts("a").count("up") == 2)
+    assert [death.reason for death in seen.deaths] == ["was killed by SIGKILL"]
+
+
+async def test_stop_ends_the_one_that_leaves_too(tmp_path: Path) -> None:
+    seen = Seen()
+    async with supervised(tmp_path, seen) as supervisor:
+        spec = python("a", DRAINS)
+        ends = (signal.SIGTERM, signal.SIGUSR1)
+        await supervisor.start(replace(spec, stop_signals=ends))
+        await until(lambda: seen.texts("a") == ["up"])
+        supervisor.hand_over("a")
+        await until(lambda: seen.texts("a") == ["up", "up"])
+        await supervisor.stop(["a"], grace_s=30)
+        assert supervisor.names == []
+    assert seen.texts("a").count("left") == 2
+    assert seen.deaths == []
 
 
 async def test_stop_during_the_back_off_does_not_wait_for_it(tmp_path: Path) -> None:
