@@ -24,9 +24,8 @@ from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import BillFinished, OutcomeSeen
 from shared.scheduling.prediction_error import ErrorSummary
 from shared.scheduling.quarantine import KeptOut, Outcome
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
-    NO_SLO,
     Candidate,
     ExpectedPrefix,
     InstanceView,

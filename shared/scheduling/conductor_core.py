@@ -52,9 +52,8 @@ from shared.scheduling.placement import (
 from shared.scheduling.policies.base import PlacementPolicy
 from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.prediction_error import ErrorSummary
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
-    NO_SLO,
     InstanceKey,
     InstanceView,
     NodeMatch,
@@ -130,17 +129,17 @@ class ConductorCore:
             return refusal
         policy = copy.deepcopy(self._policy(request))
         around = replace(self._around(request, now_s), rng=random.Random(0))
-        ranking = rank_prefills(request, matches, policy, around)
+        ranking = rank_prefills(request, matches, policy, around, num_losers=None)
         if isinstance(ranking, Refusal):
             return ranking
-        winner = ranking.prices.best
+        winner = ranking.winner
         decode = choose_decode(request, winner, around)
         if isinstance(decode, Refusal):
             return decode
         slow = judge(request, winner, decode, around)
         if slow is not None:
             return slow
-        return decide(request, ranking, winner, decode, policy.name, around, num_losers=None)
+        return decide(request, ranking, winner, decode, policy.name, around)
 
     def prediction_errors(self) -> dict[str, dict[str, ErrorSummary]]:
         """By model and component; of models that anything is known about."""
@@ -182,7 +181,7 @@ class ConductorCore:
             ranking = rank_prefills(place.request, place.matches, place.policy, around, root)
             if isinstance(ranking, Refusal):
                 return self._refuse(place, ranking)
-            place.ranking, place.winner = ranking, ranking.prices.best
+            place.ranking, place.winner = ranking, ranking.winner
         assert place.winner is not None
         decode = self._kept_decode(place)
         if decode is None:
@@ -377,6 +376,6 @@ class ConductorCore:
         return self._learnt[model]
 
     def _allowed(self, request: PlacementRequest) -> Slo:
-        of_model = self.settings.model_slos.get(request.model, NO_SLO)
-        slo = self.settings.slo.and_also(of_model).and_also(request.slo)
-        return admission.allowed_for(slo, request.priority)
+        settings = self.settings
+        slo = settings.slo.and_also(settings.model_slos.get(request.model, NO_SLO))
+        return admission.allowed_for(slo.and_also(request.slo), request.priority)

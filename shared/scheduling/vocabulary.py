@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.kv.ids import KEY_BYTES
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 
 Role = Literal["prefill", "decode"]
 State = Literal["starting", "ready", "draining"]
 Priority = Literal["low", "normal", "high"]
-NO_SLO = Slo()
 InstanceKey = tuple[str, str]
 """(id, incarnation): names one incarnation of an instance."""
 
