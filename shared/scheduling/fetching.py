@@ -36,15 +36,17 @@ def senders_by_depth(situation: Situation) -> Iterator[Senders]:
     nodes, now_s, speed = situation.view.nodes, situation.now_s, situation.cost.bytes_per_s
     draw, least = situation.rng.random, depths[-1]
     able = [
-        (draw(), node, match)
-        for node, match in situation.matches.items()
-        if match.num_blocks >= least
+        (draw(), num_blocks, node)
+        for node, num_blocks in zip(situation.matches, situation.depths, strict=True)
+        if num_blocks >= least
     ]
     for depth in depths:
         chosen = sorted(
-            (nodes.backlog_bytes(node, now_s, speed), drawn, node)
-            for drawn, node, match in able
-            if match.num_blocks >= depth
+            [
+                (nodes.backlog_bytes(node, now_s, speed), drawn, node)
+                for drawn, num_blocks, node in able
+                if num_blocks >= depth
+            ]
         )[: situation.max_sources]
         holders = tuple(situation.matches[node] for _, _, node in chosen)
         yield Senders(depth, holders, sum(busy for busy, _, _ in chosen))

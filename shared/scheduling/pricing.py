@@ -125,8 +125,10 @@ class Prices:
             cached_tokens=cached,
             # Blocks beyond the last whole chunk would be moved and then computed all the same.
             sources=tuple(
-                Source(holder.node, holder.incarnation, cached // view.block_tokens)
-                for holder in offer.holders
+                [
+                    Source(holder.node, holder.incarnation, cached // view.block_tokens)
+                    for holder in offer.holders
+                ]
             ),
             predicted=predicted,
             cost_s=cost_s,
@@ -175,8 +177,8 @@ def disk_s(situation: Situation, local_blocks: Ints) -> Floats | float:
     return num_bytes / situation.cost.disk_bytes_per_s
 
 
-def random_numbers(count: int, rng: random.Random) -> Floats:
-    return np.frombuffer(rng.randbytes(8 * count), np.uint64) / 2.0**64
+def random_numbers(count: int, rng: random.Random) -> NDArray[np.uint64]:
+    return np.frombuffer(rng.randbytes(8 * count), np.uint64)
 
 
 def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
@@ -184,12 +186,14 @@ def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
     if cost_s is not None:
         prices.cost_s = cost_s
     costs_s, wanted = prices.cost_s, prices.situation.num_wanted
+    rng = prices.situation.rng
     if wanted is None or len(costs_s) <= max(wanted, FEW):
-        prices.order = _in_order(costs_s, prices.situation.rng)[:wanted]
+        prices.order = _in_order(costs_s, rng)[:wanted]
         return prices
     limit_s = np.partition(costs_s, wanted - 1)[wanted - 1]
     best = np.flatnonzero(costs_s <= limit_s)
-    prices.order = best[_in_order(costs_s[best], prices.situation.rng)][:wanted]
+    in_order = np.lexsort((random_numbers(len(best), rng), costs_s[best]))
+    prices.order = best[in_order[:wanted]]
     return prices
 
 
