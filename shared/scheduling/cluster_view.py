@@ -282,8 +282,8 @@ class ClusterView:
             sieve = standing.insisted(request.model, None if seen is None else seen.row)
         drop_unable(sieve, table, role, request, now_s, self._lease_s)
         if request.exclude:
-            known = (table.row_of.get(incarnation) for incarnation in request.exclude)
-            sieve.drop_rows("excluded", [row for row in known if row is not None])
+            rows = [row for key, row in table.row_of.items() if key[1] in request.exclude]
+            sieve.drop_rows("excluded", rows)
         if root is not None:
             is_other = table.column("root", sieve.rows) != table.roots.known(root)
             sieve.drop("other_format", is_other)

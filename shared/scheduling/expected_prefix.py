@@ -20,7 +20,7 @@ def offer_expected(prices: Prices) -> None:
     num_blocks = np.zeros(len(situation.rows), np.int64)
     eta_s = np.zeros(len(situation.rows))
     for one in request.expected:
-        row = situation.table.row_of.get(one.instance[1])
+        row = situation.table.row_of.get(one.instance)
         if row is not None:
             here = situation.rows == row
             num_blocks[here], eta_s[here] = min(one.num_blocks, request.num_blocks), one.eta_s

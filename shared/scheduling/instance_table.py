@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shared.scheduling.fixed_facts import FixedFacts
 from shared.scheduling.queue_discipline import NUM_SIZES, size_class
-from shared.scheduling.vocabulary import InstanceView
+from shared.scheduling.vocabulary import InstanceKey, InstanceView
 
 Rows = NDArray[np.intp]
 FIXED = (
@@ -78,8 +78,7 @@ class InstanceTable:
         self._free_codes = list(range(FIRST_SIZE))
         self.num_on: Counter[str] = Counter()
         """By node, whatever its incarnation."""
-        self.row_of: dict[str, int] = {}
-        """By incarnation."""
+        self.row_of: dict[InstanceKey, int] = {}
         self.models = Codes()
         self.roots = Codes()
         self.version = 0
@@ -125,7 +124,7 @@ class InstanceTable:
 
     @property
     def live_rows(self) -> Rows:
-        return np.array([row for row, view in enumerate(self.views) if view is not None], np.intp)
+        return np.array(sorted(self.row_of.values()), np.intp)
 
     def view(self, row: int) -> InstanceView:
         view = self.views[row]
@@ -138,7 +137,7 @@ class InstanceTable:
         row = self._free.pop()
         self.views[row] = view
         self._join_node(row, view)
-        self.row_of[view.incarnation] = row
+        self.row_of[view.key] = row
         self._by_id = None
         return row
 
@@ -155,7 +154,7 @@ class InstanceTable:
     def remove(self, row: int) -> None:
         view = self.view(row)
         self._leave_node(row, view)
-        del self.row_of[view.incarnation]
+        del self.row_of[view.key]
         self.views[row] = self._fixed[row] = None
         for column in self.columns.values():
             column[row] = 0
@@ -243,8 +242,8 @@ class InstanceTable:
         for service, name, incarnation in parties:
             if service == "transfer":
                 rows += self.rows_on.get((name, incarnation), [])
-            elif service == role and incarnation in self.row_of:
-                rows.append(self.row_of[incarnation])
+            elif service == role and (name, incarnation) in self.row_of:
+                rows.append(self.row_of[name, incarnation])
         return rows
 
     def by_node(
@@ -272,6 +271,6 @@ class InstanceTable:
         assert not live & set(self._free), "a free row is in use"
         assert live | set(self._free) == set(range(len(self.views))), "a row is lost"
         assert {row for rows in self.rows_on.values() for row in rows} == live, "rows by node"
-        assert set(self.row_of.values()) == live, "rows by incarnation"
+        assert set(self.row_of.values()) == live, "rows by instance"
         assert self._code_of.keys() == self.rows_on.keys(), "numbers of nodes"
         assert {row for row, fixed in enumerate(self._fixed) if fixed} == live, "written rows"

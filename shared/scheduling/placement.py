@@ -138,7 +138,7 @@ def tbt_when_joined_s(
 ) -> float:
     """When the prefill will be done: of the batch some have left, of those on the way some came."""
     table = around.view.tables["decode"]
-    row, columns = table.row_of[decode.incarnation], table.columns
+    row, columns = table.row_of[decode.key], table.columns
     stays = around.forecast.stays(after_s)
     joins = around.forecast.joins(around.now_s + after_s, around.now_s)
     running, context = decode.running, decode.context_in_batch_tokens
