@@ -54,6 +54,19 @@ def test_a_placement_reserves_at_both_at_once_and_answers_when_both_accepted() -
     assert placed.decision.losers[0].reason
 
 
+def test_a_candidate_that_is_lost_while_others_answer_is_still_named_as_a_loser() -> None:
+    cluster = [instance("prefill", f"p{n}", f"n{n}", expected_start_s=n) for n in range(3)]
+    driven = Driven([*cluster, instance("decode", "d", "n9")])
+    reserves = driven.feed(PlaceAsked(99, request()))
+    driven.feed(InstanceLost("prefill", ("p1", "p1-1")))
+    for effect in reserves:
+        assert isinstance(effect, SendReserve)
+        answers = driven.feed(driven.answer(effect, is_accepted=True))
+    (placed,) = answers
+    assert isinstance(placed, AnswerPlaced)
+    assert [loser.prefill.id for loser in placed.decision.losers] == ["p1", "p2"]
+
+
 def test_the_longest_match_wins_and_another_node_fetches_it_when_that_one_is_busy() -> None:
     local = decision(Driven(two_nodes()).place(request(), match("n2", 60)))
     assert local.winner.prefill.id == "p2"
