@@ -28,7 +28,8 @@ class PlaceRequest(Message):
     model: str
     num_tokens: Annotated[int, Field(ge=1)]
     """Length of the prompt."""
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=0)]
+    """0: the prompt alone is computed, by a prefill instance without a decode instance."""
     chain: PackedKeys = b""
     """Keys of the prompt's full blocks."""
     cache: CacheMode = "on"
@@ -60,7 +61,8 @@ class Placement(Part):
     """Where an attempt runs. Both instances have promised room for it."""
 
     prefill: InstanceRef
-    decode: InstanceRef
+    decode: InstanceRef | None = None
+    """None: the answer has no tokens."""
     local_blocks: int
     """Leading blocks of the chain that the index says are on the prefill node."""
     source: FetchSource | None
@@ -119,7 +121,7 @@ class AskedPromise(Part):
     id: Token
     incarnation: Token
     num_tokens: Annotated[int, Field(ge=1)]
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=0)]
     cached_tokens: Annotated[int, Field(ge=0)] = 0
 
 
