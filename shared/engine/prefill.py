@@ -75,8 +75,8 @@ class PrefillEngine:
         `prefix_slots` hold positions 0 ... start - 1 and are only read, `chunk_slots` get those
         of `tokens`; with the `generations` of both, a device need not load a block again.
         `on_layer(i)` is called in this thread, layer after layer, when the K and V of layer i are
-        in the pool. With a `wish`, `on_scores` is called in this thread after them. Raises Cancelled
-        between two layers; the chunk's slots are then half written.
+        in the pool; with a `wish`, `on_scores` after them. Raises Cancelled between two layers; the
+        chunk's slots are then half written.
         """
         self._check(tokens, start, prefix_slots, chunk_slots)
         self._kv.begin(ChunkRun(start, len(tokens), prefix_slots, chunk_slots, generations))

@@ -72,6 +72,9 @@ class Placement(Part):
     predicted: Times
     policy: str
 
+    def instance(self, stage: Literal["prefill", "decode"]) -> InstanceRef | None:
+        return self.prefill if stage == "prefill" else self.decode
+
 
 class PredictionError(Part):
     """Errors of what was predicted, as shares of the real time."""

@@ -319,7 +319,7 @@ class ClusterView:
                 yield state, data["state"] == code
         yield "silent", now_s - data["seen_s"] > self._lease_s
         yield "no_answer", data["is_suspect"]
-        yield "context", data["context_tokens"] <= request.num_tokens
+        yield "context", data["context_tokens"] < request.num_tokens + min(request.max_tokens, 1)
         if role == "decode":
             yield "too_small", data["capacity_tokens"] < request.room_tokens
             answer = np.minimum(data["admit_tokens"], request.max_tokens)

@@ -28,7 +28,8 @@ def add_pair_costs(prices: Prices) -> None:
     """To `cost_s` of every candidate."""
     situation = prices.situation
     shared_node, own_decode = situation.view.neighbours(situation.rows)
-    if shared_node.any() and not shared_node.all():
+    is_handed_over = situation.request.needs_decode
+    if is_handed_over and shared_node.any() and not shared_node.all():
         prices.cost_s = prices.cost_s + np.where(shared_node, 0.0, _handoffs_s(prices))
     is_coupled = own_decode >= 0
     if is_coupled.any():

@@ -96,7 +96,7 @@ def in_time_first(prices: Prices, allowed_s: float) -> None:
 
 
 def judge(
-    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+    request: PlacementRequest, winner: Candidate, decode: InstanceView | None, around: Surroundings
 ) -> Refusal | None:
     """Whether the pair is predicted to meet the targets, by the rule in force."""
     if around.allowed == NO_SLO:
@@ -146,8 +146,13 @@ def usable_matches(
 
 def choose_decode(
     request: PlacementRequest, winner: Candidate, around: Surroundings
-) -> InstanceView | Refusal:
-    """The decode instance for the chosen prefill instance: of the same format, KV must be equal."""
+) -> InstanceView | Refusal | None:
+    """The decode instance for the chosen prefill instance: of the same format, KV must be equal.
+
+    None: the answer has no tokens.
+    """
+    if not request.needs_decode:
+        return None
     view, prefill, cost = around.view, winner.prefill, around.cost
     rows, counts = view.eligible(
         "decode", request, around.now_s, root=prefill.root, refused=around.refused
@@ -166,7 +171,7 @@ def decide(
     request: PlacementRequest,
     ranking: Ranking,
     winner: Candidate,
-    decode: InstanceView,
+    decode: InstanceView | None,
     policy: str,
     around: Surroundings,
     num_losers: int | None = NUM_LOSERS,
@@ -180,13 +185,16 @@ def decide(
         if candidate.prefill is not winner.prefill
     )
     losers = list(itertools.islice(others, num_losers))
+    source = None
+    if decode is not None:
+        source = decode_source(decode, winner.prefill.node, cached_blocks, usable)
     counts = Counter(ranking.counts)
     if len(ranking.prices) > 1:
         counts["not_best"] = len(ranking.prices) - 1
     return PlacementDecision(
         winner=winner,
         decode=decode,
-        decode_source=decode_source(decode, winner.prefill.node, cached_blocks, usable),
+        decode_source=source,
         predicted=predict(request, winner, decode, around),
         policy=policy,
         losers=tuple(losers),
@@ -195,10 +203,12 @@ def decide(
 
 
 def predict(
-    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+    request: PlacementRequest, winner: Candidate, decode: InstanceView | None, around: Surroundings
 ) -> PredictedTimes:
     """The bill of the pair. On one node nothing moves; else layers follow the compute closely."""
     moving_s, cost = 0.0, around.cost
+    if decode is None:
+        return replace(winner.predicted, overhead_s=cost.request_s)
     if decode.node != winner.prefill.node:
         compute_s = winner.predicted.compute_s
         moving_s = handoff_s(cost, winner.prefill, request.num_tokens, compute_s)

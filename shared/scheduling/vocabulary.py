@@ -26,7 +26,8 @@ class ExpectedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One attempt of a request that wants a prefill and a decode instance."""
+    """One attempt of a request that wants a prefill and, unless its answer has no tokens, a decode
+    instance."""
 
     request_id: str
     attempt: int
@@ -37,6 +38,9 @@ class PlacementRequest:
     max_tokens: int
     chain: bytes = b""
     use_cache: bool = True
+    """Whether cached blocks may be read for it."""
+    publishes: bool = True
+    """Whether others may read the blocks that are computed for it."""
     exclude: tuple[str, ...] = ()
     """Incarnations that shall not be chosen."""
     prefill: str | None = None
@@ -48,6 +52,10 @@ class PlacementRequest:
     priority: Priority = "normal"
     expected: tuple[ExpectedPrefix, ...] = ()
     """Where a part of the prompt is being computed for another request."""
+
+    @property
+    def needs_decode(self) -> bool:
+        return self.max_tokens > 0
 
     @property
     def room_tokens(self) -> int:
@@ -181,7 +189,8 @@ class PlacementDecision:
     """Where an attempt shall run, and what was weighed."""
 
     winner: Candidate
-    decode: InstanceView
+    decode: InstanceView | None
+    """None: nothing is to be decoded."""
     decode_source: Source | None
     predicted: PredictedTimes
     policy: str

@@ -89,7 +89,7 @@ def families(transformers: Any) -> dict[str, Any]:
 
 @torch.inference_mode()
 def prompt_logprobs(transformers: Any) -> dict[str, Any]:
-    """Of some families' prompts: every token's log probability, and the likeliest token before it."""
+    """Of some families' prompts: every token's log probability, and the likeliest one there."""
     found = {}
     for name in SCORED_FAMILIES:
         family = FAMILIES[name]

@@ -127,9 +127,7 @@ def test_scoring_stops_between_slices() -> None:
     assert len(asked) == 2
 
 
-def score_table(
-    table: npt.NDArray[np.float32], wish: ScoreWish, *, min_rows: int
-) -> PromptScores:
+def score_table(table: npt.NDArray[np.float32], wish: ScoreWish, *, min_rows: int) -> PromptScores:
     """Rows that are logits already, given out as many at a time as an engine must have."""
 
     def logits_of(rows: torch.Tensor) -> torch.Tensor:
