@@ -11,6 +11,8 @@ from shared.messages.tokens import PromptLogprobs, TokenLogprobs
 
 # JSON has no infinity.
 LEAST_LOGPROB = -9999.0
+MAX_SKIPPED = 64
+"""Characters of a prompt in a row that no token stands for."""
 
 
 class Logprobs:
@@ -97,26 +99,30 @@ class CompletionLogprobs(Logprobs):
         }
 
     def _offsets_in(self, text: str, tokens: Sequence[int]) -> list[int]:
-        """Where each token begins in `text`, which may lack special tokens and a first space."""
+        """Where each token begins in `text`; half a character begins where the whole one does."""
         offsets: list[int] = []
-        at = 0
+        end = 0
         for token in tokens:
-            offsets.append(at)
-            at = min(at + self._num_chars(text, at, token), len(text))
+            start, end = self._span(text, end, token)
+            offsets.append(start)
         self._utf8.reset()
         self._offset = len(text)
         return offsets
 
-    def _num_chars(self, text: str, at: int, token: int) -> int:
-        """Of `text` from `at` on that this token is; half a character counts with its end."""
+    def _span(self, text: str, at: int, token: int) -> tuple[int, int]:
+        """What of `text` this token is, from `at` on.
+
+        The text may lack special tokens and a first space, and have what no token stands for.
+        """
         state = self._utf8.getstate()
         own = self._utf8.decode(self._tokenizer.alone(token))
-        if text.startswith(own, at):
-            return len(own)
-        if at == 0 and text.startswith(own.lstrip(" ")):
-            return len(own.lstrip(" "))
+        for shown in (own, own.lstrip(" ")) if at == 0 else (own,):
+            if text.startswith(shown, at):
+                return at, at + len(shown)
         self._utf8.setstate(state)
-        return len(self._utf8.decode(self._tokenizer.shown_alone(token)))
+        core = self._utf8.decode(self._tokenizer.shown_alone(token)).strip("\ufffd")
+        found = text.find(core, at, at + len(core) + MAX_SKIPPED)
+        return (found, found + len(core)) if found >= 0 else (at, at)
 
     def _named(self, token: int, one: TokenLogprobs) -> dict[str, float]:
         """The likely tokens, and always the token itself. Of equal names the likeliest counts."""
