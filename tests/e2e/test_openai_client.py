@@ -18,6 +18,8 @@ GREEDY: dict[str, Any] = {
     "max_tokens": 8,
     "extra_body": {"ignore_eos": True},
 }
+LONG_PROMPT = [3 + 7 * place % 250 for place in range(509)]
+"""An answer of eight tokens lies across the border of a grid chunk."""
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,63 @@ def test_completions_echo_stop_and_count(client: openai.OpenAI) -> None:
     assert likely is not None
     assert likely.tokens is not None
     assert len(likely.tokens) == 8
+
+
+def test_a_prompt_is_scored_with_the_logprobs_that_generation_gave(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {**GREEDY, "logprobs": 1, "extra_body": {"ignore_eos": True}}
+    asked["extra_body"]["return_token_ids"] = True
+    generated = client.completions.create(prompt=LONG_PROMPT, echo=True, **asked).choices[0]
+    tokens = [*LONG_PROMPT, *generated.token_ids]  # type: ignore[attr-defined]
+    alone = client.completions.create(
+        prompt=tokens, echo=True, logprobs=1, max_tokens=0, model=DUMMY_MODEL
+    )
+    told, found = generated.logprobs, alone.choices[0].logprobs
+    assert told is not None
+    assert found is not None
+    for name in ("tokens", "text_offset"):
+        assert getattr(found, name) == getattr(told, name)
+        assert len(getattr(found, name)) == len(tokens)
+    assert found.token_logprobs is not None
+    assert told.token_logprobs is not None
+    assert found.token_logprobs[0] is None
+    assert found.token_logprobs[1:] == pytest.approx(told.token_logprobs[1:], abs=1e-3)
+    assert found.top_logprobs is not None
+    # The answer was greedy: what it chose is the likeliest token where it was chosen.
+    for logprob, top in zip(found.token_logprobs[-8:], found.top_logprobs[-8:], strict=True):
+        assert logprob == max(top.values())
+    assert alone.choices[0].text == generated.text
+    assert alone.usage is not None
+    assert alone.usage.completion_tokens == 0
+    assert alone.usage.prompt_tokens == len(tokens)
+
+
+def test_a_scored_prompt_is_the_same_cached_or_not_alone_or_in_a_list_whole_or_streamed(
+    client: openai.OpenAI,
+) -> None:
+    asked: dict[str, Any] = {**GREEDY, "echo": True, "logprobs": 2, "max_tokens": 1}
+    text = "The moon is far away. " * 30
+    first = client.completions.create(prompt=text, **asked).choices[0]
+    cached = client.completions.create(prompt=text, max_tokens=1, model=DUMMY_MODEL).usage
+    assert cached is not None
+    assert cached.prompt_tokens_details is not None
+    assert cached.prompt_tokens_details.cached_tokens == 512
+    both = client.completions.create(prompt=[text, "sun"], **asked)
+    assert both.choices[0].logprobs == first.logprobs
+    assert both.usage is not None
+    assert both.usage.prompt_tokens_details is not None
+    assert both.usage.prompt_tokens_details.cached_tokens == 0
+    sun = both.choices[1].logprobs
+    assert sun is not None
+    assert sun.tokens is not None
+    assert sun.tokens[:3] == ["s", "u", "n"]
+    parts = [
+        chunk.choices[0] for chunk in client.completions.create(prompt=text, stream=True, **asked)
+    ]
+    assert parts[0].text.startswith(text)
+    assert first.logprobs is not None
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        streamed = [one for part in parts if part.logprobs for one in getattr(part.logprobs, name)]
+        assert streamed == getattr(first.logprobs, name)
 
 
 def test_raw_responses_carry_the_request_id(client: openai.OpenAI) -> None:
