@@ -81,6 +81,7 @@ def request_of(message: PlaceRequest, found: MatchReply) -> PlacementRequest:
         chain=message.chain,
         use_cache=message.cache == "on",
         publishes=message.cache != "off",
+        needs_decode=message.max_tokens > 1 or message.decode is not None,
         exclude=tuple(message.exclude),
         prefill=message.prefill,
         decode=message.decode,

@@ -78,7 +78,7 @@ class FinishedBill(Message):
     model: str
     prefill: InstanceRef
     decode: InstanceRef | None = None
-    """None: the answer has no tokens, the prompt alone was asked for."""
+    """None: the answer ended with the prefill."""
     predicted: Times
     real: Times
     reuse: Reuse

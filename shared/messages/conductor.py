@@ -29,7 +29,8 @@ class PlaceRequest(Message):
     num_tokens: Annotated[int, Field(ge=1)]
     """Length of the prompt."""
     max_tokens: Annotated[int, Field(ge=0)]
-    """0: the prompt alone is computed, by a prefill instance without a decode instance."""
+    """0 or 1: the answer ends with the prefill, and no decode instance is taken unless the caller
+    insists on one."""
     chain: PackedKeys = b""
     """Keys of the prompt's full blocks."""
     cache: CacheMode = "on"
@@ -58,11 +59,11 @@ class Candidate(Part):
 
 
 class Placement(Part):
-    """Where an attempt runs. Both instances have promised room for it."""
+    """Where an attempt runs. The instances have promised room for it."""
 
     prefill: InstanceRef
     decode: InstanceRef | None = None
-    """None: the answer has no tokens."""
+    """None: the answer ends with the prefill."""
     local_blocks: int
     """Leading blocks of the chain that the index says are on the prefill node."""
     source: FetchSource | None

@@ -52,7 +52,7 @@ class ReserveReply(Message):
 class PrefillRun(Message):
     """Compute the prompt's KV, sample token 0, hand over to `decode`.
 
-    Without `decode` the answer has no tokens: it ends when the prompt is computed.
+    Without `decode` the answer ends here: with token 0, or before it.
     """
 
     ref: RequestRef

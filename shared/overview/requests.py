@@ -109,6 +109,7 @@ def row_of(seen: Seen, slos: Slos) -> dict[str, Any]:
         "decode_node": None if bill.decode is None else bill.decode.node,
         "attempts": bill.attempts,
         "tokens": tokens_by_source(bill.reuse),
+        "scored_tokens": bill.reuse.scored_tokens,
         "fetched_bytes": bill.reuse.fetched_bytes,
         "streamed_bytes": bill.reuse.streamed_bytes,
         "transport": bill.reuse.transport,

@@ -3,7 +3,7 @@
 Owns the view of instances, placements until both promises stand (and what they bring until it
 shows in reports), and the cost models. Never: phases, retries or leases of requests.
 
-A placement asks a prefill and a decode instance at once; no decode for an answer without tokens.
+A placement asks a prefill and, where it needs one, a decode instance at once.
 The one that refuses is replaced by the next best, the other's promise is kept; when nobody is left
 the kept promise is given back.
 """

@@ -149,7 +149,7 @@ def choose_decode(
 ) -> InstanceView | Refusal | None:
     """The decode instance for the chosen prefill instance: of the same format, KV must be equal.
 
-    None: the answer has no tokens.
+    None: it needs none.
     """
     if not request.needs_decode:
         return None

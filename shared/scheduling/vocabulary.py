@@ -26,8 +26,7 @@ class ExpectedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One attempt of a request that wants a prefill and, unless its answer has no tokens, a decode
-    instance."""
+    """One attempt of a request that wants a prefill and, as a rule, a decode instance."""
 
     request_id: str
     attempt: int
@@ -41,6 +40,8 @@ class PlacementRequest:
     """Whether cached blocks may be read for it."""
     publishes: bool = True
     """Whether others may read the blocks that are computed for it."""
+    needs_decode: bool = True
+    """Not for an answer that ends with the prefill: of one token, or of none."""
     exclude: tuple[str, ...] = ()
     """Incarnations that shall not be chosen."""
     prefill: str | None = None
@@ -52,10 +53,6 @@ class PlacementRequest:
     priority: Priority = "normal"
     expected: tuple[ExpectedPrefix, ...] = ()
     """Where a part of the prompt is being computed for another request."""
-
-    @property
-    def needs_decode(self) -> bool:
-        return self.max_tokens > 0
 
     @property
     def room_tokens(self) -> int:
@@ -190,7 +187,7 @@ class PlacementDecision:
 
     winner: Candidate
     decode: InstanceView | None
-    """None: nothing is to be decoded."""
+    """None: the answer ends with the prefill."""
     decode_source: Source | None
     predicted: PredictedTimes
     policy: str

@@ -68,8 +68,10 @@ def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) 
     """Also that the chain belongs to the tokens: a wrong key would poison the cache."""
     check_model(message.model, parts)
     check_sampling(message.sampling, parts)
-    if (message.decode is None) != (message.sampling.max_tokens == 0):
-        raise bad("decode", "is wanted exactly when the answer has tokens")
+    if message.decode is None and message.sampling.max_tokens > 1:
+        raise bad("decode", "is needed for an answer of more than one token")
+    if message.decode is not None and not message.sampling.max_tokens:
+        raise bad("decode", "has nothing to do for an answer without tokens")
     if len(message.tokens) != num_tokens * TOKEN_BYTES:
         raise bad(
             "tokens",

@@ -150,7 +150,8 @@ class FakeInstance:
         if run.prompt_logprobs is not None and not await self._score(run, run.prompt_logprobs):
             return
         if run.decode is None:
-            await self._send(run, 0, [], finish_reason="length", reuse=Reuse(scored_tokens=1))
+            only = self.cluster.answer[: run.sampling.max_tokens]
+            await self._send(run, 0, only, finish_reason="length", reuse=Reuse(scored_tokens=1))
             return
         if not run.is_resume:
             times = Times(queue_s=0.01, load_s=0.02, compute_s=0.03)
@@ -296,9 +297,10 @@ class FakeCluster:
             return PlaceReply(refusal=self.refusal, targets=self.targets)
         prefill = self._pick("prefill", request.prefill, request.exclude)
         decode = None
-        if request.max_tokens:
+        needs_decode = request.max_tokens > 1 or request.decode is not None
+        if needs_decode:
             decode = self._pick("decode", request.decode, request.exclude)
-        if prefill is None or (decode is None and request.max_tokens):
+        if prefill is None or (decode is None and needs_decode):
             error = ErrorInfo(code=ErrorCode.NO_INSTANCE, message="nobody left", is_retryable=True)
             return PlaceReply(refusal=error)
         return PlaceReply(

@@ -79,6 +79,8 @@ async def test_as_lm_evaluation_harness_asks(rig: Rig) -> None:
         assert logprobs == [-float(place) for place in range(context, len(prompt))]
         tops = choice["logprobs"]["top_logprobs"][context:-1]
         assert all(one < max(top.values()) for one, top in zip(logprobs, tops, strict=True))
+        assert len(choice["logprobs"]["tokens"]) == len(prompt) + 1
+    assert rig.cluster.get("d0").runs == []  # token 0 is prefill's
 
 
 async def test_all_choices_of_a_prompt_tell_what_the_first_one_found(rig: Rig) -> None:

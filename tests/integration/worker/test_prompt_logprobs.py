@@ -124,7 +124,18 @@ async def test_echo_alone_needs_no_logits_and_reads_the_cache(nodes: TwoNodes) -
     await nodes.nothing_is_held()
 
 
-async def test_decode_is_named_exactly_when_there_are_tokens(nodes: TwoNodes) -> None:
+async def test_an_answer_of_one_token_needs_no_decode(nodes: TwoNodes) -> None:
+    tokens, one = prompt(300), Sampling(max_tokens=1, ignore_eos=True, top_logprobs=1)
+    answer = await (
+        await nodes.bench.submit(tokens, nodes.prefill, None, sampling=one, prompt_logprobs=1)
+    ).done()
+    assert (answer.text, answer.finish_reason) == (reference_answer(tokens, one), "length")
+    assert len(answer.chunks[-1].logprobs) == 1
+    assert len(logprobs_of(answer)) == 299
+    await nodes.nothing_is_held()
+
+
+async def test_a_run_without_the_decode_that_it_needs_is_refused(nodes: TwoNodes) -> None:
     tokens = prompt(20)
     for decode, sampling in ((None, GREEDY), (nodes.decode, NOTHING)):
         ref = nodes.bench.new_ref()

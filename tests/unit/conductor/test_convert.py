@@ -58,6 +58,8 @@ def test_the_instance_hears_what_the_cache_is_for(
     )
     request = convert.request_of(asked, MatchReply())
     assert (request.use_cache, request.publishes, request.needs_decode) == (reads, publishes, False)
+    insisting = asked.model_copy(update={"max_tokens": 1, "decode": "d"})
+    assert convert.request_of(insisting, MatchReply()).needs_decode
     effect = SendReserve(
         place_id=1,
         role="prefill",
