@@ -156,6 +156,14 @@ def test_an_answer_can_be_sent_back_as_libraries_write_it() -> None:
     }
 
 
+def test_a_message_may_say_that_it_is_one() -> None:
+    for kind in ("text", "message", None):
+        assert chat(messages=[{"role": "user", "content": "a", "type": kind}]).messages
+    assert refused(messages=[{"role": "user", "content": "a", "type": "image"}]).param == (
+        "messages[0].type"
+    )
+
+
 def test_developer_is_system_for_the_template() -> None:
     body = chat(messages=[{"role": "developer", "content": "a"}])
     assert body.messages[0].as_template_input()["role"] == "system"
