@@ -111,6 +111,44 @@ def test_completions_echo_stop_and_count(client: openai.OpenAI) -> None:
     assert len(likely.tokens) == 8
 
 
+@pytest.mark.parametrize(
+    ("fields", "extra"),
+    [
+        ({}, {"top_k": 1}),
+        ({"top_p": 1e-6}, {}),
+        ({}, {"min_p": 1.0}),
+        ({"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}, {"top_k": 1}),
+    ],
+)
+def test_a_draw_from_the_likeliest_token_alone_is_the_greedy_one(
+    client: openai.OpenAI, fields: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    greedy = client.completions.create(prompt="moon", **GREEDY).choices[0].text
+    drawn = {**GREEDY, "temperature": 2, "extra_body": {**GREEDY["extra_body"], **extra}, **fields}
+    assert client.completions.create(prompt="moon", **drawn).choices[0].text == greedy
+
+
+def test_biases_penalties_and_seeds_change_what_is_chosen(client: openai.OpenAI) -> None:
+    def tokens(**fields: Any) -> list[str]:
+        asked = {**GREEDY, "logprobs": 0, **fields}
+        found = client.completions.create(prompt="moon", **asked).choices[0].logprobs
+        assert found is not None
+        assert found.tokens is not None
+        return found.tokens
+
+    assert tokens(logit_bias={"65": 100}) == ["A"] * 8
+    # Each time it is given a token of two wanted ones weighs less than the other.
+    wanted = {"65": 60, "66": 60}
+    assert len(set(tokens(logit_bias=wanted))) == 1
+    even = tokens(logit_bias=wanted, frequency_penalty=2)
+    assert set(even) == {"A", "B"}
+    assert set(tokens(logit_bias=wanted, presence_penalty=2)) <= {"A", "B"}
+    penalised = tokens(extra_body={**GREEDY["extra_body"], "repetition_penalty": 10.0})
+    assert len(set(penalised)) == 8
+    first, again, other = (tokens(temperature=2, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
 def test_a_prompt_is_scored_with_the_logprobs_that_generation_gave(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {**GREEDY, "logprobs": 1, "extra_body": {"ignore_eos": True}}
     asked["extra_body"]["return_token_ids"] = True
@@ -184,6 +222,19 @@ def test_raw_responses_carry_the_request_id(client: openai.OpenAI) -> None:
         ({"max_tokens": 5_000}, openai.BadRequestError, "max_tokens"),
         ({"model": "other"}, openai.NotFoundError, "model"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {}},
+                }
+            },
+            openai.BadRequestError,
+            "response_format",
+        ),
+        ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice"),
+        ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "guided_json"),
+        ({"extra_body": {"prompt_logprobs": 1}}, openai.BadRequestError, "prompt_logprobs"),
         (
             {"tools": [{"type": "function", "function": {"name": "f"}}]},
             openai.BadRequestError,
