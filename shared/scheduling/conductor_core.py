@@ -3,8 +3,9 @@
 Owns the view of instances, placements until both promises stand (and what they bring until it
 shows in reports), and the cost models. Never: phases, retries or leases of requests.
 
-A placement asks a prefill and a decode instance at once. The one that refuses is replaced by the
-next best, the other's promise is kept; when nobody is left the kept promise is given back.
+A placement asks a prefill and, where it needs one, a decode instance at once.
+The one that refuses is replaced by the next best, the other's promise is kept; when nobody is left
+the kept promise is given back.
 """
 
 import copy
@@ -200,7 +201,7 @@ class ConductorCore:
         effects: list[Effect] = []
         if "prefill" not in place.sides:
             effects.append(self._reserve(place, "prefill", place.winner.prefill.key, now_s))
-        if "decode" not in place.sides:
+        if decode is not None and "decode" not in place.sides:
             effects.append(self._reserve(place, "decode", decode.key, now_s))
         return effects
 
@@ -284,12 +285,13 @@ class ConductorCore:
 
     def _answer(self, place: OpenPlacement, now_s: float) -> list[Effect]:
         sides = place.sides
-        if len(sides) < 2 or not all(side.is_accepted for side in sides.values()):
+        needs_decode = place.request.needs_decode
+        if len(sides) < 1 + needs_decode or not all(side.is_accepted for side in sides.values()):
             return []
         assert place.ranking is not None
         assert place.winner is not None
-        decode = self.view.find("decode", sides["decode"].key)
-        if decode is None:  # it promised and is gone since
+        decode = self._kept_decode(place)
+        if decode is None and needs_decode:  # it promised and is gone since
             return self._refuse(
                 place, place.overloaded("the decode instance was lost while it was placed")
             )
@@ -297,13 +299,14 @@ class ConductorCore:
         # The instance knows its queue best.
         predicted = replace(place.winner.predicted, queue_s=sides["prefill"].expected_start_s)
         winner = replace(place.winner, predicted=predicted)
-        forecast = self.learnt(place.request.model).forecast
-        forecast.placed(now_s + predicted.ttft_s, now_s)
+        if decode is not None:
+            forecast = self.learnt(place.request.model).forecast
+            forecast.placed(now_s + predicted.ttft_s, now_s)
         decision = decide(
             place.request,
             place.ranking,
             winner,
-            decode.view,
+            decode,
             place.policy.name,
             self._around(place.request, now_s, place),
         )

@@ -84,9 +84,9 @@ def drop_unable(
     seen_s = table.column("seen_s", rows)
     if now_s - np.minimum.reduce(seen_s) > lease_s:
         sieve.drop("silent", now_s - seen_s > lease_s)
-    if facts.least_context_tokens <= request.num_tokens:
-        context = table.column("context_tokens", sieve.rows)
-        sieve.drop("context", context <= request.num_tokens)
+    needed = request.num_tokens + min(request.max_tokens, 1)
+    if facts.least_context_tokens < needed:
+        sieve.drop("context", table.column("context_tokens", sieve.rows) < needed)
     if role == "decode":
         _drop_full(sieve, table, request, facts.least_capacity_tokens)
 

@@ -27,7 +27,7 @@ def add_pair_costs(prices: Prices) -> None:
     """To `cost_s` of every candidate."""
     situation = prices.situation
     beside = situation.view.neighbours.of(situation.rows)
-    if not isinstance(beside.has_decode, bool):
+    if situation.request.needs_decode and not isinstance(beside.has_decode, bool):
         prices.cost_s = prices.cost_s + np.where(beside.has_decode, 0.0, _handoffs_s(prices))
     if beside.own_decode is not None:
         batch = situation.view.tables["decode"].columns["batch"]

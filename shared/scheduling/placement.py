@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def in_time_first(prices: Prices, allowed_s: float) -> None:
 
 
 def judge(
-    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+    request: PlacementRequest, winner: Candidate, decode: InstanceView | None, around: Surroundings
 ) -> Refusal | None:
     """Whether the pair is predicted to meet the targets, by the rule in force."""
     if around.allowed == NO_SLO:
@@ -167,8 +167,13 @@ def usable_matches(
 
 def choose_decode(
     request: PlacementRequest, winner: Candidate, around: Surroundings
-) -> InstanceView | Refusal:
-    """The decode instance for the chosen prefill instance: of the same format, KV must be equal."""
+) -> InstanceView | Refusal | None:
+    """The decode instance for the chosen prefill instance: of the same format, KV must be equal.
+
+    None: it needs none.
+    """
+    if not request.needs_decode:
+        return None
     view, prefill, cost = around.view, winner.prefill, around.cost
     rows, counts = view.eligible(
         "decode", request, around.now_s, root=prefill.root, refused=around.refused
@@ -187,19 +192,22 @@ def decide(
     request: PlacementRequest,
     ranking: Ranking,
     winner: Candidate,
-    decode: InstanceView,
+    decode: InstanceView | None,
     policy: str,
     around: Surroundings,
 ) -> PlacementDecision:
     """The decision with its bill and the best of the candidates that lost."""
     cached_blocks = winner.cached_tokens // winner.prefill.block_tokens
+    source = None
+    if decode is not None:
+        source = decode_source(decode, winner.prefill.node, cached_blocks, ranking.matches)
     counts = dict(ranking.counts)
     if ranking.num_candidates > 1:
         counts["not_best"] = ranking.num_candidates - 1
     return PlacementDecision(
         winner=winner,
         decode=decode,
-        decode_source=decode_source(decode, winner.prefill.node, cached_blocks, ranking.matches),
+        decode_source=source,
         predicted=predict(request, winner, decode, around),
         policy=policy,
         losers=ranking.losers,
@@ -208,10 +216,12 @@ def decide(
 
 
 def predict(
-    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+    request: PlacementRequest, winner: Candidate, decode: InstanceView | None, around: Surroundings
 ) -> PredictedTimes:
     """The bill of the pair. On one node nothing moves; else layers follow the compute closely."""
     moving_s, cost, times = 0.0, around.cost, winner.predicted
+    if decode is None:
+        return replace(times, overhead_s=cost.request_s)
     if decode.node != winner.prefill.node:
         moving_s = handoff_s(cost, winner.prefill, request.num_tokens, times.compute_s)
     # What the rule goes by is what is said, so that learning mends the rule's own error.

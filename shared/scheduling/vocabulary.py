@@ -25,7 +25,7 @@ class ExpectedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One attempt of a request that wants a prefill and a decode instance."""
+    """One attempt of a request that wants a prefill and, as a rule, a decode instance."""
 
     request_id: str
     attempt: int
@@ -36,6 +36,11 @@ class PlacementRequest:
     max_tokens: int
     chain: bytes = b""
     use_cache: bool = True
+    """Whether cached blocks may be read for it."""
+    publishes: bool = True
+    """Whether others may read the blocks that are computed for it."""
+    needs_decode: bool = True
+    """Not for an answer that ends with the prefill: of one token, or of none."""
     exclude: tuple[str, ...] = ()
     """Incarnations that shall not be chosen."""
     prefill: str | None = None
@@ -180,7 +185,8 @@ class PlacementDecision:
     """Where an attempt shall run, and what was weighed."""
 
     winner: Candidate
-    decode: InstanceView
+    decode: InstanceView | None
+    """None: the answer ends with the prefill."""
     decode_source: Source | None
     predicted: PredictedTimes
     policy: str
