@@ -179,7 +179,7 @@ def _requests_table(rows: list[Row], look: Look, now_s: float, room: int) -> Ren
         table.add_row(
             Text(plain(row["id"])),
             when,
-            Text(plain(f"{row['prefill']}→{row['decode']}")),
+            Text(plain("→".join(one for one in (row["prefill"], row["decode"]) if one))),
             f"{cached}/{row['prompt_tokens']}",
             seconds(real["queue_s"]),
             seconds(real["load_s"]),

@@ -24,9 +24,8 @@ from shared.scheduling.effects import AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import BillFinished, OutcomeSeen
 from shared.scheduling.prediction_error import ErrorSummary
 from shared.scheduling.quarantine import KeptOut, Outcome
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
-    NO_SLO,
     Candidate,
     ExpectedPrefix,
     InstanceView,
@@ -80,6 +79,8 @@ def request_of(message: PlaceRequest, found: MatchReply) -> PlacementRequest:
         max_tokens=message.max_tokens,
         chain=message.chain,
         use_cache=message.cache == "on",
+        publishes=message.cache != "off",
+        needs_decode=message.max_tokens > 1 or message.decode is not None,
         exclude=tuple(message.exclude),
         prefill=message.prefill,
         decode=message.decode,
@@ -109,7 +110,7 @@ def matches_of(reply: MatchReply) -> tuple[NodeMatch, ...]:
 
 
 def bill_of(message: FinishedBill) -> BillFinished:
-    reuse, real = message.reuse, message.real
+    reuse, real = message.reuse, unscored(message.real)
     return BillFinished(
         model=message.model,
         num_tokens=reuse.prompt_tokens,
@@ -130,9 +131,19 @@ def bill_of(message: FinishedBill) -> BillFinished:
     )
 
 
-def outcomes_of(message: FinishedBill, prefill_s: float) -> tuple[OutcomeSeen, OutcomeSeen]:
+def unscored(real: Times) -> Times:
+    """As if the log probabilities of the prompt had not been asked for: nobody predicts them."""
+    return real.model_copy(
+        update={
+            "compute_s": max(real.compute_s - real.score_s, 0.0),
+            "ttft_s": max(real.ttft_s - real.score_s, 0.0),
+        }
+    )
+
+
+def outcomes_of(message: FinishedBill, prefill_s: float) -> list[OutcomeSeen]:
     """What a request that went well says of its instances; `prefill_s` as the model has it."""
-    real, predicted = message.real, message.predicted
+    real, predicted = unscored(message.real), message.predicted
     took_s = real.compute_s
     if (
         message.attempts == 1 and real.overhead_s > 0
@@ -140,13 +151,14 @@ def outcomes_of(message: FinishedBill, prefill_s: float) -> tuple[OutcomeSeen, O
         # without overhead it waited for a place
         took_s = max(took_s, real.ttft_s - real.queue_s - real.load_s)
     prefill = Outcome(message.prefill.node, True, took_s, prefill_s)
+    seen = [OutcomeSeen("prefill", (message.prefill.id, message.prefill.incarnation), prefill)]
+    if message.decode is None:
+        return seen
     # One token has no time between tokens.
     expected_s = predicted.tbt_s if message.output_tokens > 1 else 0.0
     decode = Outcome(message.decode.node, True, real.tbt_s, expected_s)
-    return (
-        OutcomeSeen("prefill", (message.prefill.id, message.prefill.incarnation), prefill),
-        OutcomeSeen("decode", (message.decode.id, message.decode.incarnation), decode),
-    )
+    own = (message.decode.id, message.decode.incarnation)
+    return [*seen, OutcomeSeen("decode", own, decode)]
 
 
 def outcomes_seen(message: Outcomes) -> list[OutcomeSeen]:
@@ -196,7 +208,7 @@ def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
         cached_tokens=effect.cached_tokens,
         chain=request.chain if effect.role == "prefill" else b"",
         source=_sources(effect.sources),
-        cache="on" if request.use_cache else "off",
+        cache="on" if request.use_cache else "write" if request.publishes else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
         traceparent=traceparent,
@@ -215,7 +227,7 @@ def told_of(reply: PlaceReply) -> dict[str, str | int | float | bool]:
     return {
         "policy": placement.policy,
         "prefill": placement.prefill.id,
-        "decode": placement.decode.id,
+        "decode": "" if placement.decode is None else placement.decode.id,
         "local_blocks": placement.local_blocks,
         "predicted_ttft_s": placement.predicted.ttft_s,
     }
@@ -225,7 +237,7 @@ def placed_reply(decision: PlacementDecision) -> PlaceReply:
     winner = decision.winner
     placement = Placement(
         prefill=_instance(winner.prefill),
-        decode=_instance(decision.decode),
+        decode=None if decision.decode is None else _instance(decision.decode),
         local_blocks=winner.local_blocks,
         source=_sources(winner.sources),
         decode_source=_sources([decision.decode_source] if decision.decode_source else []),

@@ -159,7 +159,7 @@ class Handlers:
                 f"chain: {len(message.chain)} bytes are no whole keys of {KEY_BYTES}",
                 field="chain",
             )
-        if message.cache == "off" or not message.chain:
+        if message.cache != "on" or not message.chain:
             return MatchReply()
         root = next((m.root for m in self._models() if m.name == message.model), None)
         if root is None:

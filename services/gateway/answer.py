@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from services.gateway.bills import Bills
 from services.gateway.errors import ApiError
 from services.gateway.job import Job
-from services.gateway.life_events import Fail, GiveTokens, StopMatched
+from services.gateway.life_events import Fail, GivePrompt, GiveTokens, StopMatched
 from services.gateway.recent import Recent
 from services.gateway.request_driver import Output, RequestDriver
 from services.gateway.request_metrics import RequestMetrics
@@ -15,7 +15,7 @@ from services.gateway.text_stream import TextStream
 from services.gateway.trace_context import trace_id
 from shared.messages.bill import FinishedBill
 from shared.messages.common import ErrorCode, ErrorInfo
-from shared.messages.tokens import FinishReason, TokenLogprobs
+from shared.messages.tokens import FinishReason, PromptLogprobs, TokenLogprobs
 from shared.runtime.clock import monotonic_s
 from shared.runtime.tasks import Tasks
 from shared.telemetry.about import About
@@ -53,6 +53,8 @@ class Answer:
         self.record = record
         self.bill: FinishedBill | None = None
         self.num_tokens = 0
+        self.prompt: tuple[PromptLogprobs, ...] = ()
+        """Log probabilities of the prompt, when this choice was to ask for them."""
         self._driver = driver
         self._text = text
         self._bills = bills
@@ -74,11 +76,15 @@ class Answer:
             self._end = str(output.error.code)
             self._error = output.error
             raise ApiError.from_info(output.error)
+        if isinstance(output, GivePrompt):
+            self.prompt = output.pieces
+            return Piece("", ())
         if isinstance(output, GiveTokens):
             return None if self._text.is_stopped else self._piece(output)
         rest = self._text.finish()
         reason: FinishReason = "stop" if self._text.is_stopped else output.reason
         self._end = reason
+        self.record.note_end(monotonic_s())
         self._make_bill()
         return Piece(rest, (), reason)
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.answer import Piece
 from services.gateway.choices import Choices
 from services.gateway.errors import ApiError
 from services.gateway.generator import Generator
@@ -15,6 +18,7 @@ from services.gateway.openai_responses import ResponseBuilder
 from services.gateway.request_span import RequestSpan
 from shared.runtime.clock import monotonic_s
 
+T = TypeVar("T")
 SEND_GRACE_S = 30.0
 """After a request's deadline, for a client that reads slowly."""
 
@@ -57,7 +61,7 @@ class AnswerResponse(Response):
     async def _write_whole(self, send: Send, scope: Scope) -> None:
         try:
             pieces = [piece async for piece in self._choices.pieces()]
-            response: Response = JSONResponse(self._builder.whole(pieces))
+            response: Response = await self._made(lambda: JSONResponse(self._builder.whole(pieces)))
         except ApiError as error:
             response = error_response(error)
         await response(scope, _no_more, send)
@@ -66,12 +70,12 @@ class AnswerResponse(Response):
         is_started = False
         try:
             async for index, piece in self._choices.pieces():
-                chunks = self._builder.chunks(index, piece)
+                events = await self._made(partial(self._events, index, piece))
                 if not is_started:
                     await self._start_stream(send)
                 is_started = True
-                if chunks:
-                    await _send_body(send, b"".join(_event(chunk) for chunk in chunks))
+                if events:
+                    await _send_body(send, events)
             last = self._builder.last_chunk()
             if last is not None:
                 await _send_body(send, _event(last))
@@ -81,6 +85,13 @@ class AnswerResponse(Response):
                 return
             await _send_body(send, _event(error.body))
         await _send_body(send, b"data: [DONE]\n\n", is_last=True)
+
+    def _events(self, index: int, piece: Piece) -> bytes:
+        return b"".join(_event(chunk) for chunk in self._builder.chunks(index, piece))
+
+    async def _made(self, make: Callable[[], T]) -> T:
+        """A prompt's log probabilities take long enough to write to hold up others' tokens."""
+        return await run_in_threadpool(make) if self._builder.tells_prompt else make()
 
     async def _start_stream(self, send: Send) -> None:
         await send(

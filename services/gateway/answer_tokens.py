@@ -51,8 +51,13 @@ class AnswerTokens:
 
     @property
     def natural_end(self) -> FinishReason | None:
-        """Why the tokens given are a whole answer, whatever else comes; None: they may not be."""
-        if self.given and self.given[-1] in self._eos_token_ids:
+        """Why the tokens given are a whole answer, whatever else comes; None: they may not be.
+
+        Without a token only the sender knows.
+        """
+        if not self.given:
+            return None
+        if self.given[-1] in self._eos_token_ids:
             return "stop"
         return "length" if len(self.given) >= self._max_tokens else None
 

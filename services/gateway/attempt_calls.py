@@ -10,6 +10,7 @@ from shared.messages import subjects
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, Ok, RequestRef
 from shared.messages.conductor import PlaceReply, PlaceRequest
 from shared.messages.decode import DecodeRun
+from shared.messages.envelope import Message
 from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.reports import LEASE_S
 from shared.runtime.bus import Bus
@@ -55,7 +56,7 @@ class AttemptCalls:
         """What the conductor would decide now; nothing is promised."""
         return await self._bus.request(
             subjects.CONDUCTOR_EXPLAIN,
-            self.question(job, AskPlacement(0, ())),
+            self.question(job, AskPlacement(0, (), needs_scores=job.prompt_logprobs is not None)),
             PlaceReply,
             timeout_s=PLACE_TIMEOUT_S,
         )
@@ -68,7 +69,7 @@ class AttemptCalls:
             num_tokens=job.num_tokens,
             max_tokens=job.sampling.max_tokens,
             chain=job.chain,
-            cache=job.cache,
+            cache=job.cache_mode(needs_scores=ask.needs_scores),
             exclude=list(ask.exclude),
             prefill=job.prefill,
             decode=job.decode,
@@ -81,12 +82,17 @@ class AttemptCalls:
         )
 
     async def run(self, job: Job, start: StartRun, stage: Stage) -> None:
-        """Send the run to one stage; it has taken it when this returns."""
-        placement = start.placement
-        instance = placement.prefill if stage == "prefill" else placement.decode
-        make = self._prefill_run if stage == "prefill" else self._decode_run
+        """Send the run to one stage, if it is placed; that has taken it when this returns."""
+        instance = start.placement.instance(stage)
+        if instance is None:
+            return
+        message: Message
+        if stage == "prefill":
+            message = self._prefill_run(job, start)
+        else:
+            message = self._decode_run(job, start, instance)
         subject = subjects.instance(stage, instance.id, "run")
-        await self._bus.request(subject, make(job, start), Ok, timeout_s=RUN_TIMEOUT_S)
+        await self._bus.request(subject, message, Ok, timeout_s=RUN_TIMEOUT_S)
 
     async def cancel(self, job: Job, effect: CancelAttempt) -> None:
         """Tell both stages; one that does not answer drops the work by its own rules."""
@@ -96,7 +102,11 @@ class AttemptCalls:
             self._cancel_one("decode", effect.decode, message),
         )
 
-    async def _cancel_one(self, stage: Stage, instance: InstanceRef, message: Cancel) -> None:
+    async def _cancel_one(
+        self, stage: Stage, instance: InstanceRef | None, message: Cancel
+    ) -> None:
+        if instance is None:
+            return
         subject = subjects.instance(stage, instance.id, "cancel")
         for _ in range(CANCEL_TRIES):
             try:
@@ -118,7 +128,8 @@ class AttemptCalls:
             sampling=job.sampling,
             decode=placement.decode,
             source=placement.source,
-            cache=job.cache,
+            cache=job.cache_mode(needs_scores=start.needs_scores),
+            prompt_logprobs=job.prompt_logprobs if start.needs_scores else None,
             reply_subject=self._reply_subject(job, start.attempt),
             remaining_ms=job.remaining_ms(monotonic_s()),
             is_resume=bool(start.given),
@@ -126,11 +137,11 @@ class AttemptCalls:
             traceparent=job.traceparent,
         )
 
-    def _decode_run(self, job: Job, start: StartRun) -> DecodeRun:
+    def _decode_run(self, job: Job, start: StartRun, decode: InstanceRef) -> DecodeRun:
         placement = start.placement
         return DecodeRun(
             ref=self.ref(job, start.attempt),
-            incarnation=placement.decode.incarnation,
+            incarnation=decode.incarnation,
             model=job.model,
             num_tokens=job.num_tokens,
             chain=job.chain,

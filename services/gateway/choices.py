@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from services.gateway.answer import Answer, Piece
 from services.gateway.prompts import Prompt
 from services.gateway.request_driver import Output
+from shared.messages.tokens import PromptLogprobs
 
 Emit = Callable[[Output], None]
 MakeAnswer = Callable[[int, Emit], Answer]
@@ -15,9 +16,8 @@ MakeAnswer = Callable[[int, Emit], Answer]
 class Choices:
     """Owns which choices run. `close` must be called, whatever happened before.
 
-    Each prompt has `num_each` choices one after the other. Those after its first one start when
-    that one has computed the prompt, and find it in the cache; a prompt that is not in `shareable`
-    is too short for that: all its choices start at once.
+    Each prompt has `num_each` choices one after the other. Where `first_goes_ahead`, those after
+    its first one start when that one has computed the prompt; else all start at once.
     """
 
     def __init__(
@@ -26,12 +26,12 @@ class Choices:
         prompts: Sequence[Prompt],
         *,
         num_each: int,
-        shareable: Callable[[Prompt], bool],
+        first_goes_ahead: Callable[[Prompt], bool],
     ) -> None:
         self._make = make
         self.prompts = prompts
         self._num_each = num_each
-        self._shareable = shareable
+        self._first_goes_ahead = first_goes_ahead
         self._outputs: asyncio.Queue[tuple[int, Output]] = asyncio.Queue()
         self._is_closed = False
         self.answers: dict[int, Answer] = {}
@@ -57,9 +57,13 @@ class Choices:
     def prompt_of(self, index: int) -> Prompt:
         return self.prompts[index // self._num_each]
 
+    def prompt_logprobs_of(self, index: int) -> tuple[PromptLogprobs, ...]:
+        """As the first choice of the prompt found them."""
+        return self.answers[index // self._num_each * self._num_each].prompt
+
     def start(self) -> None:
         for number, prompt in enumerate(self.prompts):
-            self._start(number, 1 if self._shareable(prompt) else self._num_each)
+            self._start(number, 1 if self._first_goes_ahead(prompt) else self._num_each)
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
         """Each with its choice, in order within it; raises ApiError when one failed."""

@@ -146,10 +146,12 @@ class Generator:
                 job = replace(job, received_s=monotonic_s())
             return self._answer(body, options, job, emit)
 
-        def is_shareable(prompt: Prompt) -> bool:
-            return options.cache == "on" and prompt.num_tokens > model.grid_tokens
+        def first_goes_ahead(prompt: Prompt) -> bool:
+            """The others find its blocks in the cache, or tell what it found of the prompt."""
+            is_shareable = options.cache == "on" and prompt.num_tokens > model.grid_tokens
+            return is_shareable or body.num_prompt_logprobs is not None
 
-        return Choices(make, prompts, num_each=body.num_each, shareable=is_shareable)
+        return Choices(make, prompts, num_each=body.num_each, first_goes_ahead=first_goes_ahead)
 
     def _answer(
         self,
@@ -164,6 +166,7 @@ class Generator:
             eos_token_ids=eos,
             deadline_s=job.deadline_s,
             rng=random.Random(job.sampling.seed),
+            scored_tokens=0 if job.prompt_logprobs is None else job.num_tokens,
         )
         record = RequestRecord(received_s=job.received_s, prompt_tokens=job.num_tokens)
         trace = RequestTrace(
@@ -274,4 +277,6 @@ class Generator:
             traceparent=options.traceparent,
             tenant=options.caller.tenant.name,
             user=body.user,
+            # Those after the first tell what that one found.
+            prompt_logprobs=None if number else body.num_prompt_logprobs,
         )

@@ -12,7 +12,13 @@ class IdleEvidence:
     """Since when each stage has said in every report that it has no work."""
 
     def __init__(self) -> None:
+        self._stages: tuple[Stage, ...] = ()
         self._idle_since_s: dict[Stage, float] = {}
+
+    def begin_attempt(self, stages: tuple[Stage, ...]) -> None:
+        """It runs at an instance of each of these."""
+        self._stages = stages
+        self.reset()
 
     def reset(self) -> None:
         """The attempt shows life."""
@@ -24,10 +30,9 @@ class IdleEvidence:
             self._idle_since_s.pop(stage, None)
             return False
         self._idle_since_s.setdefault(stage, now_s)
-        decode_s = self._idle_s("decode", now_s)
         if decode_began:
-            return decode_s >= DECODE_IDLE_S
-        return min(decode_s, self._idle_s("prefill", now_s)) >= BOTH_IDLE_S
+            return self._idle_s("decode", now_s) >= DECODE_IDLE_S
+        return min(self._idle_s(one, now_s) for one in self._stages) >= BOTH_IDLE_S
 
     def _idle_s(self, stage: Stage, now_s: float) -> float:
         return now_s - self._idle_since_s.get(stage, now_s)

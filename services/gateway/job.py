@@ -31,6 +31,12 @@ class Job:
     traceparent: str = ""
     tenant: str = ""
     user: str | None = None
+    prompt_logprobs: int | None = None
+    """Likely tokens beside the log probability of each of the prompt's; None: not wanted."""
+
+    def cache_mode(self, *, needs_scores: bool) -> CacheMode:
+        """A row that was not computed scores no token; what is computed may be shared."""
+        return "write" if needs_scores and self.cache == "on" else self.cache
 
     def ttft_left_ms(self, now_s: float) -> float | None:
         """What the way here left of the target for token 0."""

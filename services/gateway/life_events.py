@@ -6,7 +6,7 @@ from typing import Literal
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorInfo, InstanceRef
 from shared.messages.conductor import Placement
-from shared.messages.tokens import FinishReason, TokenChunk, TokenLogprobs
+from shared.messages.tokens import FinishReason, PromptLogprobs, TokenChunk, TokenLogprobs
 
 Stage = Literal["prefill", "decode"]
 
@@ -92,6 +92,8 @@ class AskPlacement:
     exclude: tuple[str, ...]
     is_resume: bool = False
     """The client has tokens already: a target for the first one says nothing any more."""
+    needs_scores: bool = False
+    """Of the prompt's tokens: no cached prefix helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class StartRun:
     attempt: int
     placement: Placement
     given: tuple[int, ...]
+    needs_scores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class PrefillDone:
 class CancelAttempt:
     attempt: int
     prefill: InstanceRef
-    decode: InstanceRef
+    decode: InstanceRef | None
     reason: str
 
 
@@ -124,6 +127,13 @@ class Blame:
 
     stage: Stage
     instance: InstanceRef
+
+
+@dataclass(frozen=True, slots=True)
+class GivePrompt:
+    """Log probabilities of the whole prompt, in order; comes before all tokens of the answer."""
+
+    pieces: tuple[PromptLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +172,7 @@ Effect = (
     | PrefillDone
     | CancelAttempt
     | Blame
+    | GivePrompt
     | GiveTokens
     | StageReported
     | Finish

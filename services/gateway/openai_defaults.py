@@ -29,8 +29,9 @@ COMPLETION_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
 }
-# What libraries add when an assistant's answer is sent back as a message.
+# What libraries add, above all when an assistant's answer is sent back as a message.
 MESSAGE_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "type": (None, "text", "message"),
     "name": (None,),
     "refusal": (None,),
     "annotations": (None, []),

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from services.gateway.answer import Piece
 from services.gateway.choices import Choices
-from services.gateway.openai_logprobs import ChatLogprobs, CompletionLogprobs
+from services.gateway.openai_logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
 from services.gateway.request_record import bill_for_client
 from shared.checkpoint.tokenizer import TextTokenizer
 from shared.messages.tokens import TokenLogprobs
@@ -29,7 +29,7 @@ class ResponseFormat(Protocol):
 
     def whole_choice(self, text: str) -> dict[str, Any]: ...
 
-    def logprobs(self, tokenizer: TextTokenizer) -> ChatLogprobs | CompletionLogprobs: ...
+    def logprobs(self, tokenizer: TextTokenizer) -> Logprobs: ...
 
 
 class ChatFormat:
@@ -95,7 +95,9 @@ class ResponseBuilder:
         self._format = response_format
         self._wishes = wishes
         job = choices.first.job
-        self._logprobs: list[ChatLogprobs | CompletionLogprobs] = []
+        self.tells_prompt = job.prompt_logprobs is not None
+        """Whether each choice starts with the log probabilities of its prompt."""
+        self._logprobs: list[Logprobs] = []
         if job.sampling.top_logprobs is not None:
             self._logprobs = [
                 response_format.logprobs(wishes.tokenizer) for _ in range(choices.num_choices)
@@ -138,16 +140,19 @@ class ResponseBuilder:
         chunks = [] if self._opened else self._opening_chunks()
         opening = {} if self._opened or chunks else self._prompt_ids(index)
         text = piece.text
-        if index not in self._opened:
+        is_first = index not in self._opened
+        if is_first:
             self._opened.add(index)
             text = self._choices.prompt_of(index).echoed + text
         tells_tokens = self._wishes.returns_token_ids or bool(self._logprobs)
-        if text or (piece.token_ids and tells_tokens):
+        tells_prompt = is_first and self.tells_prompt
+        if text or tells_prompt or (piece.token_ids and tells_tokens):
             choice = self._choice(
                 index,
                 self._format.delta_choice(text),
                 token_ids=list(piece.token_ids),
                 logprobs=piece.logprobs,
+                tells_prompt=tells_prompt,
             )
             chunks.append(self._chunk([choice], opening))
         if piece.finish_reason is not None:
@@ -189,6 +194,7 @@ class ResponseBuilder:
             finish_reason=pieces[-1].finish_reason,
             token_ids=[token for piece in pieces for token in piece.token_ids],
             logprobs=[one for piece in pieces for one in piece.logprobs],
+            tells_prompt=self.tells_prompt,
         )
         return choice | self._own_bill(index)
 
@@ -200,16 +206,34 @@ class ResponseBuilder:
         finish_reason: str | None = None,
         token_ids: list[int] | None = None,
         logprobs: Sequence[TokenLogprobs] = (),
+        tells_prompt: bool = False,
     ) -> dict[str, Any]:
-        written = None
-        if self._logprobs and token_ids and len(logprobs) == len(token_ids):
-            written = self._logprobs[index].write(token_ids, logprobs)
+        written = self._written(index, token_ids or [], logprobs, tells_prompt=tells_prompt)
         choice = {"index": index, **content, "logprobs": written, "finish_reason": finish_reason}
         if self._wishes.returns_token_ids and token_ids is not None:
             choice["token_ids"] = token_ids
             if len(self._choices.prompts) > 1:
                 choice |= {"prompt_token_ids": self._choices.prompt_of(index).token_ids}
         return choice
+
+    def _written(
+        self,
+        index: int,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs],
+        *,
+        tells_prompt: bool,
+    ) -> dict[str, Any] | None:
+        if not self._logprobs:
+            return None
+        writer = self._logprobs[index]
+        parts: list[dict[str, Any]] = []
+        if tells_prompt:
+            prompt, pieces = self._choices.prompt_of(index), self._choices.prompt_logprobs_of(index)
+            parts.append(writer.write_prompt(prompt.token_ids, prompt.echoed, pieces))
+        if token_ids and len(logprobs) == len(token_ids):
+            parts.append(writer.write(token_ids, logprobs))
+        return writer.joined(parts)
 
     def _prompt_ids(self, index: int) -> dict[str, Any]:
         """Beside the choices where there is one prompt, else in each of them."""

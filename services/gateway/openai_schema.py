@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from services.gateway.body_parsing import fields_of, parse_fields
 from services.gateway.body_parts import (
@@ -80,9 +80,9 @@ class GenerationBody(WithSalt):
         raise NotImplementedError
 
     @property
-    def echoes(self) -> bool:
-        """Whether each answer starts with the prompt."""
-        return False
+    def num_prompt_logprobs(self) -> int | None:
+        """Likely tokens beside the log probability of each of the prompt's; None: not wanted."""
+        return None
 
     @property
     def biases(self) -> list[tuple[int, float]]:
@@ -158,22 +158,19 @@ Prompts = Annotated[
 
 class CompletionBody(GenerationBody):
     prompt: Prompts
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     echo: Flag = False
     logprobs: NumTop | None = None
 
-    @field_validator("max_tokens", mode="before")
-    @classmethod
-    def _none_at_all(cls, value: Any) -> Any:
-        if value == 0 and type(value) is int:
-            raise ValueError("must be at least 1; to count a prompt's tokens use /tokenize")
-        return value
-
     @model_validator(mode="after")
-    def _echo_has_no_logprobs(self) -> Self:
-        if self.echo and self.logprobs is not None:
+    def _no_tokens_are_the_prompts(self) -> Self:
+        if self.max_tokens == 0 and not self.echo:
             raise ValueError(
-                "logprobs: not supported together with echo: a cached prompt is not computed again"
+                "max_tokens: must be at least 1, or 0 with echo for the prompt alone; to count a "
+                "prompt's tokens use /tokenize"
             )
+        if self.max_tokens == 0 and self.placement is not None and self.placement.decode:
+            raise ValueError("placement: decode has nothing to do when max_tokens is 0")
         return self
 
     @property
@@ -182,15 +179,15 @@ class CompletionBody(GenerationBody):
 
     @property
     def answer_limit(self) -> int:
-        return self.max_tokens or COMPLETION_TOKENS
+        return COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def num_top_logprobs(self) -> int | None:
         return self.logprobs
 
     @property
-    def echoes(self) -> bool:
-        return self.echo
+    def num_prompt_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
 
 
 def parse_chat(raw: bytes) -> ChatBody:

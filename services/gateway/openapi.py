@@ -19,6 +19,12 @@ from services.gateway.tools_bodies import (
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+# The whole stream is a text; who reads it event by event sees an object for each.
+_EVENT_STREAM: dict[str, Any] = {
+    "description": "Server-sent events: `data` of each is a chunk as JSON, of the last [DONE]",
+    "type": ["string", "object"],
+    "properties": {"data": {"type": "string"}},
+}
 _BODIES: tuple[type[BaseModel], ...] = (
     ChatBody,
     CompletionBody,
@@ -95,7 +101,7 @@ def _paths() -> dict[str, Any]:
 
 
 def _post(name: str, body: dict[str, Any], answer: str, *more_types: str) -> dict[str, Any]:
-    streams = {kind: {"schema": {"type": "string"}} for kind in more_types}
+    streams = {kind: {"schema": _EVENT_STREAM} for kind in more_types}
     return {
         "post": {
             "operationId": name,

@@ -40,6 +40,22 @@ _CHOICE = {
     "finish_reason": {"enum": ["stop", "length"]},
     "logprobs": {"type": ["object", "null"]},
 }
+_NUMBER_OR_NULL = {"type": ["number", "null"]}
+_LIKELY = {"type": ["object", "null"], "additionalProperties": {"type": "number"}}
+# The first token of a prompt that is echoed has null in two of the lists.
+_COMPLETION_LOGPROBS = {
+    "anyOf": [
+        {"type": "null"},
+        _object(
+            {
+                "tokens": _list(_TEXT),
+                "token_logprobs": _list(_NUMBER_OR_NULL),
+                "top_logprobs": _list(_LIKELY),
+                "text_offset": _list(_COUNT),
+            }
+        ),
+    ]
+}
 _MESSAGE = _object({"role": {"const": "assistant"}, "content": _TEXT})
 
 
@@ -80,7 +96,7 @@ _CANDIDATE = _object(
 )
 ANSWERS: dict[str, Any] = {
     "ChatCompletion": _generated("chat.completion", {"message": _MESSAGE}),
-    "Completion": _generated("text_completion", {"text": _TEXT}),
+    "Completion": _generated("text_completion", {"text": _TEXT, "logprobs": _COMPLETION_LOGPROBS}),
     "Explanation": _object(
         {
             "object": {"const": "explanation"},

@@ -1,7 +1,7 @@
 """From what a client sent to token ids and block keys, in threads."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -22,6 +22,8 @@ T = TypeVar("T")
 THREADS = 2
 MESSAGE_ROOM_BYTES = 64 << 10
 """Of a message, for all that is not tokens or keys."""
+MAX_SCORES = 1 << 20
+"""Log probabilities of prompts in one answer: some 40 MB of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class PromptMaker:
             text = given if isinstance(given, str) else self._model.tokenizer.decode(ids)
             return replace(prompt, echoed=text)
 
-        return await self._in_thread(lambda: [make(given) for given in body.prompt])
+        prompts = await self._in_thread(lambda: [make(given) for given in body.prompt])
+        _check_scores(body, prompts)
+        return prompts
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -168,7 +172,7 @@ class PromptMaker:
     ) -> Prompt:
         """Check the lengths, then compute the keys."""
         context_tokens = model.context_tokens
-        if len(ids) + (limit or 1) > context_tokens:
+        if len(ids) + (1 if limit is None else limit) > context_tokens:
             raise context_exceeded(
                 context_tokens=context_tokens,
                 prompt_tokens=len(ids),
@@ -197,3 +201,18 @@ class PromptMaker:
         room = context_tokens - len(ids)
         max_tokens = limit if limit is not None else min(self._default_max_tokens, room)
         return Prompt(ids, packed, chain, max_tokens)
+
+
+def _check_scores(body: CompletionBody, prompts: Sequence[Prompt]) -> None:
+    """Raises ApiError when the prompts' log probabilities would be more than an answer holds."""
+    if body.num_prompt_logprobs is None:
+        return
+    num_tokens = sum(prompt.num_tokens for prompt in prompts) * body.num_each
+    num_scores = num_tokens * (1 + body.num_prompt_logprobs)
+    if num_scores > MAX_SCORES:
+        raise bad_request(
+            "logprobs",
+            f"Invalid 'logprobs': with echo the answer would have {num_scores} log probabilities "
+            f"of prompts; at most {MAX_SCORES} are given at once. Send fewer prompts at a time.",
+            code="invalid_value",
+        )

@@ -22,6 +22,7 @@ from services.gateway.life_events import (
     Event,
     Fail,
     Finish,
+    GivePrompt,
     GiveTokens,
     Placed,
     PlacementRefused,
@@ -45,7 +46,7 @@ from shared.runtime.outcome_reporter import OutcomeReporter
 from shared.runtime.tasks import Tasks
 from shared.telemetry import about
 
-Output = GiveTokens | Finish | Fail
+Output = GivePrompt | GiveTokens | Finish | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class RequestDriver:
                 if self._trace.is_on:
                     self._trace.say("placed", attempt=effect.attempt, **placement.model_dump())
                 self._hold("prefill", placement.prefill)
-                self._hold("decode", placement.decode)
+                if placement.decode is not None:
+                    self._hold("decode", placement.decode)
                 start(self._run(effect), name=f"run {self._job.request_id}")
             case PrefillDone():
                 self._release("prefill")
@@ -132,6 +134,9 @@ class RequestDriver:
                 self._parts.outcomes.note(stage, blamed.id, blamed.incarnation, is_good=False)
             case StageReported():
                 self._record.note_stage(effect)
+            case GivePrompt():
+                self._trace.say("prompt", num=sum(one.num_tokens for one in effect.pieces))
+                self._emit(effect)
             case GiveTokens():
                 self._trace.say("tokens", first=effect.first_index, num=len(effect.tokens))
                 self._emit(effect)

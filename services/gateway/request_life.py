@@ -22,6 +22,7 @@ from services.gateway.life_events import (
     Event,
     Fail,
     Finish,
+    GivePrompt,
     GiveTokens,
     InstanceLost,
     InstanceReported,
@@ -34,7 +35,8 @@ from services.gateway.life_events import (
     StartRun,
     StopMatched,
 )
-from shared.messages.common import ErrorCode, ErrorInfo
+from services.gateway.prompt_pieces import PromptPieces
+from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
 from shared.messages.conductor import Placement
 from shared.messages.tokens import FinishReason, TokenChunk
 
@@ -80,12 +82,15 @@ class RequestLife:
         eos_token_ids: frozenset[int],
         deadline_s: float,
         rng: random.Random,
+        scored_tokens: int = 0,
         limits: LifeLimits | None = None,
     ) -> None:
+        """`scored_tokens`: of a prompt whose log probabilities are wanted, all its tokens."""
         self._limits = limits or LifeLimits()
         self._deadline_s = deadline_s
         self._rng = rng
         self._tokens = AnswerTokens(max_tokens, eos_token_ids)
+        self._pieces = PromptPieces(scored_tokens) if scored_tokens else None
         self._exclusions = Exclusions(self._limits.lift_after_s)
         self._idle = IdleEvidence()
         self._placement: Placement | None = None
@@ -103,6 +108,10 @@ class RequestLife:
     @property
     def given(self) -> tuple[int, ...]:
         return tuple(self._tokens.given)
+
+    @property
+    def _needs_scores(self) -> bool:
+        return self._pieces is not None and not self._pieces.is_given
 
     def start(self, now_s: float) -> list[Effect]:
         return self._ask()
@@ -144,7 +153,8 @@ class RequestLife:
         self._placement = None
         self._wake_s = None
         is_resume = bool(self._tokens.given)
-        return [AskPlacement(self.attempt, self._exclusions.incarnations, is_resume)]
+        exclude = self._exclusions.incarnations
+        return [AskPlacement(self.attempt, exclude, is_resume, self._needs_scores)]
 
     def _on_placed(self, event: Placed) -> list[Effect]:
         placement = event.placement
@@ -157,8 +167,11 @@ class RequestLife:
         self._decode_began = False
         self._refused_since_s = None
         self._tokens.begin_attempt()
-        self._idle.reset()
-        return [StartRun(self.attempt, placement, self.given)]
+        if self._pieces is not None:
+            self._pieces.begin_attempt()
+        has_decode = placement.decode is not None
+        self._idle.begin_attempt(("prefill", "decode") if has_decode else ("prefill",))
+        return [StartRun(self.attempt, placement, self.given, self._needs_scores)]
 
     def _on_refused(self, event: PlacementRefused, now_s: float) -> list[Effect]:
         if self.phase != "placing" or event.attempt != self.attempt:
@@ -221,6 +234,13 @@ class RequestLife:
             self._decode_began = True
             effects.append(PrefillDone(self.attempt))
         self._idle.reset()
+        if self._pieces is not None and chunk.prompt is not None:
+            self._pieces.take(chunk.prompt)
+        if self._needs_scores and (chunk.tokens or chunk.finish_reason is not None):
+            prompt = self._whole_prompt()
+            if not prompt:
+                return effects + self._lost_tokens(now_s)
+            effects += prompt
         first_index = len(self._tokens.given)
         new = self._tokens.take(chunk.index, chunk.tokens, chunk.logprobs)
         if new.tokens:
@@ -230,20 +250,32 @@ class RequestLife:
         reason = self._tokens.finished
         if reason is not None:
             # A prefill that ends the answer itself leaves decode waiting for it.
-            return effects + self._finish(reason, needs_cancel=not self._decode_began)
+            needs_cancel = placement.decode is not None and not self._decode_began
+            return effects + self._finish(reason, needs_cancel=needs_cancel)
         if not self._tokens.is_waiting_for_lost:
             self._wake_s = None
         elif new.tokens or self._wake_s is None:
             self._wake_s = now_s + self._limits.gap_timeout_s
         return effects
 
+    def _whole_prompt(self) -> list[Effect]:
+        """Before the first word of the answer: prefill sends it once all of this was heard."""
+        assert self._pieces is not None
+        pieces = self._pieces.whole()
+        if pieces is None:
+            return []
+        self._pieces.is_given = True
+        return [GivePrompt(pieces)]
+
     def _on_stage_error(
         self, stage: Stage, error: ErrorInfo, placement: Placement, now_s: float
     ) -> list[Effect]:
-        own = placement.prefill if stage == "prefill" else placement.decode
-        peer = placement.decode if stage == "prefill" else placement.prefill
+        own = placement.instance(stage)
+        peer = placement.instance("decode" if stage == "prefill" else "prefill")
         blame: list[Effect] = []
-        if error.code == ErrorCode.PEER_LOST:
+        if own is None:  # it was never asked
+            return []
+        if error.code == ErrorCode.PEER_LOST and peer is not None:
             self._exclusions.add(peer.incarnation, now_s, is_final=False)
             blame.append(Blame("decode" if stage == "prefill" else "prefill", peer))
         elif error.code not in _NO_BLAME:
@@ -256,7 +288,7 @@ class RequestLife:
 
     def _on_lost(self, event: InstanceLost, placement: Placement, now_s: float) -> list[Effect]:
         is_prefill = event.incarnation == placement.prefill.incarnation
-        is_decode = event.incarnation == placement.decode.incarnation
+        is_decode = _is(placement.decode, event.incarnation)
         if not is_decode and not (is_prefill and not self._decode_began):
             return []
         self._exclusions.add(event.incarnation, now_s, is_final=event.is_replaced)
@@ -267,7 +299,7 @@ class RequestLife:
         self, event: InstanceReported, placement: Placement, now_s: float
     ) -> list[Effect]:
         """Instances that are idle have forgotten the request: its last words were lost."""
-        is_decode = event.incarnation == placement.decode.incarnation
+        is_decode = _is(placement.decode, event.incarnation)
         if not is_decode and event.incarnation != placement.prefill.incarnation:
             return []
         stage: Stage = "decode" if is_decode else "prefill"
@@ -322,3 +354,7 @@ class RequestLife:
         effects = self._cancel(error.message)
         self.phase = "ended"
         return [*effects, Fail(error)]
+
+
+def _is(instance: InstanceRef | None, incarnation: str) -> bool:
+    return instance is not None and instance.incarnation == incarnation

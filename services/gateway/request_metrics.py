@@ -63,7 +63,7 @@ class RequestMetrics:
         model, real, reuse = job.model, bill.real, bill.reuse
         self._prompt_tokens.add(reuse.prompt_tokens, model)
         self._generation_tokens.add(bill.output_tokens, model)
-        if job.cache == "on":
+        if job.cache == "on" and not reuse.scored_tokens:
             self._queries.add(reuse.prompt_tokens, model)
         self._hits.add(reuse.local_tokens - reuse.disk_tokens, model, "local", "dram")
         self._hits.add(reuse.disk_tokens, model, "local", "ssd")

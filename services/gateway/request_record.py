@@ -24,6 +24,7 @@ class RequestRecord:
         self._times: dict[Stage, Times] = {}
         self._reuse: dict[tuple[int, Stage], Reuse] = {}
         self._given_s: list[float] = []
+        self._ended_s: float | None = None
         self.num_attempts = 0
         self._had_to_wait = False
         """For a place: what passed then is not what every request costs."""
@@ -52,6 +53,10 @@ class RequestRecord:
         """Tokens were handed to the client's stream."""
         self._given_s.extend([now_s] * num_tokens)
 
+    def note_end(self, now_s: float) -> None:
+        """The answer is whole."""
+        self._ended_s = now_s
+
     @property
     def given_s(self) -> Sequence[float]:
         """When each token of the answer was given."""
@@ -64,8 +69,9 @@ class RequestRecord:
 
     @property
     def ttft_s(self) -> float:
-        """From the whole request to token 0."""
-        return slo.ttft_s(self._received_s, self._given_s[0]) if self._given_s else 0.0
+        """From the whole request to token 0; to the end of an answer that has no tokens."""
+        first_s = self._given_s[0] if self._given_s else self._ended_s
+        return 0.0 if first_s is None else slo.ttft_s(self._received_s, first_s)
 
     @property
     def cached_tokens(self) -> int:
@@ -95,6 +101,7 @@ class RequestRecord:
             hidden_bytes=sum(one.hidden_bytes for one in by_attempt),
             tail_s=max(one.tail_s for one in by_attempt),
             transport=joined_transports(one.transport for one in by_attempt),
+            scored_tokens=max(one.scored_tokens for one in by_attempt),
         )
 
     def _of_attempt(self, attempt: int) -> Reuse:
@@ -154,11 +161,12 @@ def bill_for_client(bill: FinishedBill) -> dict[str, Any]:
     return {
         "request_id": bill.request_id,
         "prefill": bill.prefill.id,
-        "decode": bill.decode.id,
+        "decode": None if bill.decode is None else bill.decode.id,
         "prefill_node": bill.prefill.node,
-        "decode_node": bill.decode.node,
+        "decode_node": None if bill.decode is None else bill.decode.node,
         "cached_tokens": reuse.cached_tokens,
         "cached_from": cached_from(reuse),
+        "scored_tokens": reuse.scored_tokens,
         "bytes_moved": reuse.fetched_bytes + reuse.streamed_bytes,
         "fetched_bytes": reuse.fetched_bytes,
         "streamed_bytes": reuse.streamed_bytes,

@@ -106,6 +106,7 @@ class ToolsApi:
 def explanation(job: Job, reply: PlaceReply) -> dict[str, Any]:
     """Every candidate with its bill, the winner first, and why the others lost."""
     placement = reply.placement
+    decode = None if placement is None else placement.decode
     losers = [_candidate(loser) for loser in reply.losers]
     winner = [] if placement is None else [_winner(placement)]
     refusal = None
@@ -118,7 +119,7 @@ def explanation(job: Job, reply: PlaceReply) -> dict[str, Any]:
         "prompt_blocks": num_keys(job.chain),
         "max_tokens": job.sampling.max_tokens,
         "policy": None if placement is None else placement.policy,
-        "decode": None if placement is None else placement.decode.id,
+        "decode": None if decode is None else decode.id,
         "refusal": refusal,
         "targets": None if reply.targets is None else targets_for_client(reply.targets),
         "candidates": [*winner, *losers],

@@ -18,6 +18,7 @@ from shared.engine.linear import PANEL_MODES
 from shared.engine.model import LlamaModel
 from shared.engine.paged_prompt_kv import PagedPromptKv
 from shared.engine.prompt_kv import ChunkRun, PoolPromptKv, PromptKv
+from shared.engine.prompt_scores import PromptScores, ScoreWish, score_rows
 
 # Of torch's kernels a single row takes another one, with other bits; two or more agree.
 _MIN_ROWS = 2
@@ -66,28 +67,40 @@ class PrefillEngine:
         on_layer: Callable[[int], None] | None = None,
         is_cancelled: Callable[[], bool] = _never,
         want_logits: bool = True,
+        wish: ScoreWish | None = None,
+        on_scores: Callable[[PromptScores], None] | None = None,
     ) -> torch.Tensor | None:
         """Logits [vocab] of the last position; None when not wanted.
 
         `prefix_slots` hold positions 0 ... start - 1 and are only read, `chunk_slots` get those
         of `tokens`; with the `generations` of both, a device need not load a block again.
         `on_layer(i)` is called in this thread, layer after layer, when the K and V of layer i are
-        in the pool. Raises Cancelled between two layers; the chunk's slots are then half written.
+        in the pool; with a `wish`, `on_scores` after them. Raises Cancelled between two layers; the
+        chunk's slots are then half written.
         """
         self._check(tokens, start, prefix_slots, chunk_slots)
         self._kv.begin(ChunkRun(start, len(tokens), prefix_slots, chunk_slots, generations))
         is_whole = False
         try:
-            hidden = self._run_layers(tokens, start, on_layer, is_cancelled, want_logits)
+            want_hidden = want_logits or wish is not None
+            hidden = self._run_layers(tokens, start, on_layer, is_cancelled, want_hidden)
             logits = None
-            if hidden is not None:
+            if hidden is not None and want_logits:
                 last = hidden[len(tokens) - 1].expand(self._min_rows, -1)
                 logits = self._model.logits(last)[0].cpu()
             self._report(on_layer, self._kv.arrived(wait=True))
+            if hidden is not None and wish is not None and on_scores is not None:
+                on_scores(self._scored(hidden, wish, is_cancelled))
             is_whole = True
         finally:
             self._kv.end(is_whole=is_whole)
         return logits
+
+    def _scored(
+        self, hidden: torch.Tensor, wish: ScoreWish, is_cancelled: Callable[[], bool]
+    ) -> PromptScores:
+        logits_of, min_rows = self._model.logits, self._min_rows
+        return score_rows(hidden, wish, logits_of, min_rows=min_rows, is_cancelled=is_cancelled)
 
     def _run_layers(
         self,
@@ -95,7 +108,7 @@ class PrefillEngine:
         start: int,
         on_layer: Callable[[int], None] | None,
         is_cancelled: Callable[[], bool],
-        want_logits: bool,
+        want_hidden: bool,
     ) -> torch.Tensor | None:
         """Hidden rows after the last layer; None when they are not wanted."""
         num_tokens = len(tokens)
@@ -114,7 +127,7 @@ class PrefillEngine:
             query, key, value = layer.project(hidden, cos, sin)
             self._kv.put(index, key[:num_tokens], value[:num_tokens])
             self._report(on_layer, self._kv.arrived())
-            if index == last and not want_logits:
+            if index == last and not want_hidden:
                 return None  # nobody needs more of the last layer than its K and V
             hidden = layer.finish(hidden, self._kv.attend(index, query))
         return hidden

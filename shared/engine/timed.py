@@ -42,10 +42,10 @@ class TimedPrefillEngine(PrefillEngine):
         start: int,
         on_layer: Callable[[int], None] | None,
         is_cancelled: Callable[[], bool],
-        want_logits: bool,
+        want_hidden: bool,
     ) -> torch.Tensor | None:
         began_s, end = time.monotonic(), start + len(tokens)
-        seconds = self._times.chunk_s(end, start, is_last=want_logits)
+        seconds = self._times.chunk_s(end, start, is_last=want_hidden)
         config = self._model.config
         marks = torch.from_numpy(tokens.astype(np.float32)) + torch.arange(start, end)
         for layer in range(config.num_layers):
@@ -56,7 +56,7 @@ class TimedPrefillEngine(PrefillEngine):
             self._kv.put(layer, rows, -rows)
             wait_until(began_s + seconds * (layer + 1) / config.num_layers)
             self._report(on_layer, self._kv.arrived())
-        if not want_logits:
+        if not want_hidden:
             return None
         # The head of the model on the prompt's last token alone: token 0 is a function of that.
         last = torch.from_numpy(tokens[-1:].astype(np.int64))

@@ -351,7 +351,7 @@ class BlockPool:
         self._tree.add(item.slot, place)
         self._policy.stored(item.slot, place.key)
         self.log.stored(place)
-        return SealedItem(self._held(item.slot), True)
+        return SealedItem(HeldBlock(item.slot, item.generation, item.checksum, place.key), True)
 
     def _check_seal(
         self, owner: str, handle: str, start: int, chain: Sequence[BlockKey], items: list[SealItem]

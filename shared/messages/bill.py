@@ -15,6 +15,8 @@ class Times(Part):
     load_s: float = 0.0
     """Fetching cached blocks of the prefix, remote or from disk."""
     compute_s: float = 0.0
+    score_s: float = 0.0
+    """Of `compute_s`, what the log probabilities of the prompt took; never predicted."""
     overhead_s: float = 0.0
     """Of TTFT, what is none of these: HTTP, placement, messages, pauses between chunks."""
     handoff_s: float = 0.0
@@ -53,6 +55,10 @@ class Reuse(Part):
     transport: str = "none"
     """What moved any of it; several are joined by +."""
 
+    scored_tokens: int = 0
+    """Of the prompt, those whose log probabilities were asked for: all were computed, cached or
+    not."""
+
     @property
     def cached_tokens(self) -> int:
         return self.local_tokens + self.remote_tokens
@@ -71,7 +77,8 @@ class FinishedBill(Message):
     attempts: int = 1
     model: str
     prefill: InstanceRef
-    decode: InstanceRef
+    decode: InstanceRef | None = None
+    """None: the answer ended with the prefill."""
     predicted: Times
     real: Times
     reuse: Reuse

@@ -17,10 +17,12 @@ TokenId = Annotated[int, Field(ge=0)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 Namespace = Annotated[bytes, Field(max_length=16)]
 """Part of the seed of a chain (`block_keys.seed_of`): other namespaces share no block."""
+MAX_TOP = 20
+"""Likely tokens beside each one, when log probabilities are asked for."""
 Traceparent = Annotated[str, Field(max_length=64)]
 """W3C trace context of the request; empty when it has none."""
-CacheMode = Literal["on", "off"]
-"""off: neither read nor publish; the cold reference."""
+CacheMode = Literal["on", "write", "off"]
+"""write: publish, but read nothing; off: neither of the two, the cold reference."""
 
 
 class ErrorCode(StrEnum):
@@ -100,7 +102,8 @@ class Sampling(Part):
     Presence and frequency penalties count the answer's tokens, repetition the prompt's too.
     """
 
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=0)]
+    """0: the prompt is computed and nothing is chosen."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -109,7 +112,7 @@ class Sampling(Part):
     frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
     repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
     logit_bias: list[tuple[TokenId, Bias]] = []
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
     """Log probabilities of each token and of so many likely ones; None: not wanted."""
     seed: int = 0
     ignore_eos: bool = False

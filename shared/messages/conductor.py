@@ -28,7 +28,9 @@ class PlaceRequest(Message):
     model: str
     num_tokens: Annotated[int, Field(ge=1)]
     """Length of the prompt."""
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=0)]
+    """0 or 1: the answer ends with the prefill, and no decode instance is taken unless the caller
+    insists on one."""
     chain: PackedKeys = b""
     """Keys of the prompt's full blocks."""
     cache: CacheMode = "on"
@@ -57,10 +59,11 @@ class Candidate(Part):
 
 
 class Placement(Part):
-    """Where an attempt runs. Both instances have promised room for it."""
+    """Where an attempt runs. The instances have promised room for it."""
 
     prefill: InstanceRef
-    decode: InstanceRef
+    decode: InstanceRef | None = None
+    """None: the answer ends with the prefill."""
     local_blocks: int
     """Leading blocks of the chain that the index says are on the prefill node."""
     source: FetchSource | None
@@ -69,6 +72,9 @@ class Placement(Part):
     """Where the decode node can pull the cached prefix from; None: from the prefill node."""
     predicted: Times
     policy: str
+
+    def instance(self, stage: Literal["prefill", "decode"]) -> InstanceRef | None:
+        return self.prefill if stage == "prefill" else self.decode
 
 
 class PredictionError(Part):
@@ -119,7 +125,7 @@ class AskedPromise(Part):
     id: Token
     incarnation: Token
     num_tokens: Annotated[int, Field(ge=1)]
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=0)]
     cached_tokens: Annotated[int, Field(ge=0)] = 0
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.messages.common import (
+    MAX_TOP,
     CacheMode,
     FetchSource,
     InstanceRef,
@@ -27,7 +28,8 @@ class Reserve(Message):
     ref: RequestRef
     incarnation: str
     num_tokens: Annotated[int, Field(ge=1)]
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=0)]
+    """0: of a prefill instance only."""
     cached_tokens: Annotated[int, Field(ge=0)] = 0
     chain: PackedKeys = b""
     source: FetchSource | None = None
@@ -48,7 +50,10 @@ class ReserveReply(Message):
 
 
 class PrefillRun(Message):
-    """Compute the prompt's KV, sample token 0, hand over to `decode`."""
+    """Compute the prompt's KV, sample token 0, hand over to `decode`.
+
+    Without `decode` the answer ends here: with token 0, or before it.
+    """
 
     ref: RequestRef
     incarnation: str
@@ -56,13 +61,16 @@ class PrefillRun(Message):
     tokens: PackedTokens
     chain: PackedKeys
     sampling: Sampling
-    decode: InstanceRef
+    decode: InstanceRef | None = None
     source: FetchSource | None = None
     cache: CacheMode = "on"
     reply_subject: str
     remaining_ms: Annotated[int, Field(ge=0)]
     is_resume: bool = False
     """The client has token 0 already: it is handed to decode, not sent again."""
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
+    """Send the log probabilities of the prompt's tokens and of so many likely ones at each place,
+    before token 0. Needs every position computed: no cached block is read."""
     namespace: Namespace = b""
     traceparent: Traceparent = ""
 

@@ -104,11 +104,12 @@ def row_of(seen: Seen, slos: Slos) -> dict[str, Any]:
         return row
     return row | {
         "prefill": bill.prefill.id,
-        "decode": bill.decode.id,
+        "decode": None if bill.decode is None else bill.decode.id,
         "prefill_node": bill.prefill.node,
-        "decode_node": bill.decode.node,
+        "decode_node": None if bill.decode is None else bill.decode.node,
         "attempts": bill.attempts,
         "tokens": tokens_by_source(bill.reuse),
+        "scored_tokens": bill.reuse.scored_tokens,
         "fetched_bytes": bill.reuse.fetched_bytes,
         "streamed_bytes": bill.reuse.streamed_bytes,
         "transport": bill.reuse.transport,

@@ -6,12 +6,11 @@ when it refuses. `early_rejection` judges decode as it is now. `predicted` judge
 when the prefill is done.
 """
 
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from shared.scheduling.cluster_view import ClusterView
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
     PlacementRequest,
     PredictedTimes,
@@ -70,20 +69,20 @@ def refuse_request(
 def refuse_role(
     role: Role,
     request: PlacementRequest,
-    counts: Counter[str],
+    counts: Mapping[str, int],
     retry_after_s: float | None,
 ) -> Refusal:
     """Nobody of this role can take the request now; says why and when to come back."""
     seen = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    if counts["refused"] + counts["full"]:
+    if counts.get("refused") or counts.get("full"):
         return Refusal(
             "overloaded",
             f"no {role} instance has room now ({seen})",
             is_retryable=True,
             retry_after_s=retry_after_s or RETRY_FULL_S,
         )
-    serving = counts.total() - counts["other_model"] - counts["not_insisted"]
-    if serving and serving == counts["context"] + counts["too_small"]:
+    serving = sum(counts.values()) - _sum_of(counts, "other_model", "not_insisted")
+    if serving and serving == _sum_of(counts, "context", "too_small"):
         return Refusal(
             "context_exceeded",
             f"num_tokens: {request.num_tokens} prompt and {request.max_tokens} answer tokens are "
@@ -101,7 +100,13 @@ def refuse_role(
     )
 
 
+def _sum_of(counts: Mapping[str, int], *reasons: str) -> int:
+    return sum(counts.get(reason, 0) for reason in reasons)
+
+
 def allowed_for(slo: Slo, priority: Priority) -> Slo:
+    if slo is NO_SLO:
+        return slo
     share = SHARE_BY_PRIORITY[priority]
     return Slo(
         None if slo.ttft_s is None else slo.ttft_s * share,

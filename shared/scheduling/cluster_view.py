@@ -7,17 +7,17 @@ burst does not go to the one instance that looked idle. Pure: time is given.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.scheduling.cost_model import CostModel
+from shared.scheduling.eligibility import Standing, drop_unable
 from shared.scheduling.events import AskedElsewhere
 from shared.scheduling.instance_table import STATES, InstanceTable, Rows
+from shared.scheduling.neighbours import Neighbours
 from shared.scheduling.node_loads import NodeLoads
 from shared.scheduling.quarantine import Quarantine
 from shared.scheduling.queue_discipline import NUM_SIZES, size_class
@@ -60,15 +60,6 @@ class Seen:
     promises: dict[int, Promise] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Neighbours:
-    """By row of the prefill table; of these versions of both tables."""
-
-    versions: tuple[int, int] = (-1, -1)
-    has_decode: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    own_decode: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
-
-
 class ClusterView:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -84,9 +75,10 @@ class ClusterView:
             "prefill": InstanceTable(),
             "decode": InstanceTable(),
         }
-        self.nodes = NodeLoads()
+        self._standing = {role: Standing(table) for role, table in self.tables.items()}
+        self.nodes = NodeLoads(self.tables["prefill"])
         self.quarantine = Quarantine()
-        self._neighbours = _Neighbours()
+        self.neighbours = Neighbours(self.tables["prefill"], self.tables["decode"])
 
     # --- what instances say --------------------------------------------------------------------
     def report(self, view: InstanceView, now_s: float) -> None:
@@ -107,8 +99,9 @@ class ClusterView:
             if seen is not None:
                 table.remove(seen.row)
             seen = self._seen[name] = Seen(view, now_s, table.add(view))
+            is_moved = True
         else:
-            table.replace(seen.row, view)
+            is_moved = table.replace(seen.row, view)
             seen.view, seen.seen_s, seen.is_suspect = view, now_s, False
             # An answer and a report of one process come in the order they were made.
             shown = [
@@ -119,6 +112,8 @@ class ClusterView:
             for place_id in shown:
                 del seen.promises[place_id]
         self._mirror(seen)
+        if is_moved and view.role == "prefill":
+            self.nodes.show((view.node, view.node_incarnation))
         if view.model:
             self._models.add(view.model)
 
@@ -162,20 +157,6 @@ class ClusterView:
             return False
         return (node, incarnation) in decode.rows_on or node not in decode.num_on
 
-    def neighbours(self, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-        """For rows of prefill instances: is there decode on their node, and the row of the decode
-        instance of their own process (-1: it only prefills)."""
-        known, prefill, decode = self._neighbours, self.tables["prefill"], self.tables["decode"]
-        if known.versions != (prefill.version, decode.version):
-            known.versions = (prefill.version, decode.version)
-            known.has_decode = prefill.scatter((node, 1) for node in decode.rows_on) > 0
-            known.own_decode = np.full(len(prefill.data), -1, np.intp)
-            for (role, name), seen in self._seen.items():
-                other = self._seen.get(("decode", name)) if role == "prefill" else None
-                if other is not None:
-                    known.own_decode[seen.row] = other.row
-        return known.has_decode[rows], known.own_decode[rows]
-
     def knows_model(self, model: str) -> bool:
         """It was served at some time, if not now."""
         return model in self._models
@@ -188,8 +169,12 @@ class ClusterView:
     def promise(self, role: Role, key: InstanceKey, place_id: int, promise: Promise) -> None:
         seen = self.find(role, key)
         if seen is not None:
+            is_new = place_id not in seen.promises
             seen.promises[place_id] = promise
-            self._mirror(seen)
+            if is_new:
+                self._add(seen, promise)
+            else:
+                self._mirror(seen)
             self._expire_by(promise.ends_s)
 
     def hear_asked(self, asked: AskedElsewhere, cost: CostModel, now_s: float) -> None:
@@ -230,13 +215,20 @@ class ClusterView:
             view.discipline != "fifo"
             and len(view.work_by_size_s) == len(view.prompts_by_size) == NUM_SIZES
         )
-        table.data[seen.row] = (
-            True,
+        fixed = (
             seen.is_suspect,
             is_sorted,
             STATES.index(view.state),
             table.models.of(view.model),
             table.roots.of(view.root),
+            view.capacity_tokens,
+            view.admit_tokens or ALL_TOKENS,
+            view.context_tokens,
+            view.block_tokens,
+            view.grid_tokens,
+            view.block_bytes,
+        )
+        changing = (
             seen.seen_s,
             seen.seen_s + view.expected_start_s,
             sum(promise.compute_s for promise in promises),
@@ -246,21 +238,29 @@ class ClusterView:
             + coming_tokens(view)
             + sum(promise.tokens for promise in promises),
             view.queued_tokens + sum(promise.compute_tokens for promise in promises),
-            view.capacity_tokens,
-            view.admit_tokens or ALL_TOKENS,
-            view.context_tokens,
-            view.block_tokens,
-            view.grid_tokens,
-            view.block_bytes,
         )
+        table.write(seen.row, fixed, changing)
         if is_sorted:
             work_s, prompts = list(view.work_by_size_s), list(view.prompts_by_size)
             for promise in promises:
                 size = size_class(promise.compute_s)
                 work_s[size] += promise.compute_s
                 prompts[size] += 1
-            table.work_below_s[seen.row] = list(itertools.accumulate(work_s, initial=0.0))
-            table.prompts_below[seen.row] = list(itertools.accumulate(prompts, initial=0.0))
+            table.write_queue(
+                seen.row,
+                list(itertools.accumulate(work_s, initial=0.0)),
+                list(itertools.accumulate(prompts, initial=0.0)),
+            )
+
+    def _add(self, seen: Seen, promise: Promise) -> None:
+        """To its row of the table."""
+        self.tables[seen.view.role].add_load(
+            seen.row,
+            compute_s=promise.compute_s,
+            tokens=promise.tokens,
+            room_tokens=promise.room_tokens,
+            compute_tokens=promise.compute_tokens,
+        )
 
     # --- who may be chosen ---------------------------------------------------------------------
     def eligible(
@@ -271,21 +271,29 @@ class ClusterView:
         *,
         root: bytes | None = None,
         refused: AbstractSet[InstanceKey] = frozenset(),
-    ) -> tuple[Rows, Counter[str]]:
+    ) -> tuple[Rows, dict[str, int]]:
         """Rows of instances that can take the request; the others counted by their first reason."""
-        counts: Counter[str] = Counter()
-        left = self.tables[role].data["is_live"].copy()
-        for reason, is_hit in self._obstacles(role, request, now_s, root, refused):
-            hit = left & is_hit
-            if hit.any():
-                counts[reason] = int(np.count_nonzero(hit))
-                left &= ~hit
-        kept_out = self.tables[role].rows_of(role, self.quarantine.parties_out(now_s))
-        out = left & _mask(len(left), kept_out)
-        if out.any() and (left & ~out).any():  # never the last one
-            counts["quarantined"] = int(np.count_nonzero(out))
-            left &= ~out
-        return np.flatnonzero(left), counts
+        table, standing = self.tables[role], self._standing[role]
+        insisted = request.prefill if role == "prefill" else request.decode
+        if insisted is None:
+            sieve = standing.ready(request.model)
+        else:
+            seen = self.with_id(role, insisted)
+            sieve = standing.insisted(request.model, None if seen is None else seen.row)
+        drop_unable(sieve, table, role, request, now_s, self._lease_s)
+        if request.exclude:
+            rows = [row for key, row in table.row_of.items() if key[1] in request.exclude]
+            sieve.drop_rows("excluded", rows)
+        if root is not None:
+            is_other = table.column("root", sieve.rows) != table.roots.known(root)
+            sieve.drop("other_format", is_other)
+        if refused:
+            of_role = (self.find(role, key) for key in refused)
+            sieve.drop_rows("refused", [seen.row for seen in of_role if seen is not None])
+        kept_out = table.rows_of(role, self.quarantine.parties_out(now_s))
+        if kept_out and not np.isin(sieve.rows, kept_out).all():  # never the last one
+            sieve.drop_rows("quarantined", kept_out)
+        return sieve.rows, sieve.counts
 
     def began(self, role: Role, key: InstanceKey, now_s: float) -> None:
         """Work goes to it: the one probe at a time of what is quarantined."""
@@ -294,41 +302,6 @@ class ClusterView:
         if seen is not None:
             node = (seen.view.node, seen.view.node_incarnation)
             self.quarantine.began(("transfer", *node), now_s)
-
-    def _obstacles(
-        self,
-        role: Role,
-        request: PlacementRequest,
-        now_s: float,
-        root: bytes | None,
-        refused: AbstractSet[InstanceKey],
-    ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Why instances cannot take the request, as masks over the table."""
-        table = self.tables[role]
-        data = table.data
-        insisted = request.prefill if role == "prefill" else request.decode
-        if insisted is not None:
-            seen = self.with_id(role, insisted)
-            yield "not_insisted", ~_mask(len(data), [] if seen is None else [seen.row])
-        yield "other_model", data["model"] != table.models.known(request.model)
-        if request.exclude:
-            known = (table.row_of.get(incarnation) for incarnation in request.exclude)
-            yield "excluded", _mask(len(data), [row for row in known if row is not None])
-        for code, state in enumerate(STATES):
-            if state != "ready":
-                yield state, data["state"] == code
-        yield "silent", now_s - data["seen_s"] > self._lease_s
-        yield "no_answer", data["is_suspect"]
-        yield "context", data["context_tokens"] <= request.num_tokens
-        if role == "decode":
-            yield "too_small", data["capacity_tokens"] < request.room_tokens
-            answer = np.minimum(data["admit_tokens"], request.max_tokens)
-            yield "full", data["free_tokens"] < request.num_tokens + answer
-        if root is not None:
-            yield "other_format", data["root"] != table.roots.known(root)
-        if refused:
-            of_role = (self.find(role, key) for key in refused)
-            yield "refused", _mask(len(data), [seen.row for seen in of_role if seen is not None])
 
     def of_role(self, role: Role) -> Iterator[Seen]:
         for name in sorted(self._seen):
@@ -384,9 +357,3 @@ def coming_tokens(view: InstanceView) -> int:
         return 0
     mean_tokens = view.context_in_batch_tokens / max(view.running, 1)
     return view.queued_tokens or int(view.queued_requests * mean_tokens)
-
-
-def _mask(size: int, rows: list[int]) -> NDArray[np.bool_]:
-    mask = np.zeros(size, bool)
-    mask[rows] = True
-    return mask

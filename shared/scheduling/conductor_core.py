@@ -3,8 +3,9 @@
 Owns the view of instances, placements until both promises stand (and what they bring until it
 shows in reports), and the cost models. Never: phases, retries or leases of requests.
 
-A placement asks a prefill and a decode instance at once. The one that refuses is replaced by the
-next best, the other's promise is kept; when nobody is left the kept promise is given back.
+A placement asks a prefill and, where it needs one, a decode instance at once.
+The one that refuses is replaced by the next best, the other's promise is kept; when nobody is left
+the kept promise is given back.
 """
 
 import copy
@@ -52,9 +53,8 @@ from shared.scheduling.placement import (
 from shared.scheduling.policies.base import PlacementPolicy
 from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.prediction_error import ErrorSummary
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
-    NO_SLO,
     InstanceKey,
     InstanceView,
     NodeMatch,
@@ -130,17 +130,17 @@ class ConductorCore:
             return refusal
         policy = copy.deepcopy(self._policy(request))
         around = replace(self._around(request, now_s), rng=random.Random(0))
-        ranking = rank_prefills(request, matches, policy, around)
+        ranking = rank_prefills(request, matches, policy, around, num_losers=None)
         if isinstance(ranking, Refusal):
             return ranking
-        winner = ranking.prices.best
+        winner = ranking.winner
         decode = choose_decode(request, winner, around)
         if isinstance(decode, Refusal):
             return decode
         slow = judge(request, winner, decode, around)
         if slow is not None:
             return slow
-        return decide(request, ranking, winner, decode, policy.name, around, num_losers=None)
+        return decide(request, ranking, winner, decode, policy.name, around)
 
     def prediction_errors(self) -> dict[str, dict[str, ErrorSummary]]:
         """By model and component; of models that anything is known about."""
@@ -182,7 +182,7 @@ class ConductorCore:
             ranking = rank_prefills(place.request, place.matches, place.policy, around, root)
             if isinstance(ranking, Refusal):
                 return self._refuse(place, ranking)
-            place.ranking, place.winner = ranking, ranking.prices.best
+            place.ranking, place.winner = ranking, ranking.winner
         assert place.winner is not None
         decode = self._kept_decode(place)
         if decode is None:
@@ -201,7 +201,7 @@ class ConductorCore:
         effects: list[Effect] = []
         if "prefill" not in place.sides:
             effects.append(self._reserve(place, "prefill", place.winner.prefill.key, now_s))
-        if "decode" not in place.sides:
+        if decode is not None and "decode" not in place.sides:
             effects.append(self._reserve(place, "decode", decode.key, now_s))
         return effects
 
@@ -285,12 +285,13 @@ class ConductorCore:
 
     def _answer(self, place: OpenPlacement, now_s: float) -> list[Effect]:
         sides = place.sides
-        if len(sides) < 2 or not all(side.is_accepted for side in sides.values()):
+        needs_decode = place.request.needs_decode
+        if len(sides) < 1 + needs_decode or not all(side.is_accepted for side in sides.values()):
             return []
         assert place.ranking is not None
         assert place.winner is not None
-        decode = self.view.find("decode", sides["decode"].key)
-        if decode is None:  # it promised and is gone since
+        decode = self._kept_decode(place)
+        if decode is None and needs_decode:  # it promised and is gone since
             return self._refuse(
                 place, place.overloaded("the decode instance was lost while it was placed")
             )
@@ -298,13 +299,14 @@ class ConductorCore:
         # The instance knows its queue best.
         predicted = replace(place.winner.predicted, queue_s=sides["prefill"].expected_start_s)
         winner = replace(place.winner, predicted=predicted)
-        forecast = self.learnt(place.request.model).forecast
-        forecast.placed(now_s + predicted.ttft_s, now_s)
+        if decode is not None:
+            forecast = self.learnt(place.request.model).forecast
+            forecast.placed(now_s + predicted.ttft_s, now_s)
         decision = decide(
             place.request,
             place.ranking,
             winner,
-            decode.view,
+            decode,
             place.policy.name,
             self._around(place.request, now_s, place),
         )
@@ -377,6 +379,6 @@ class ConductorCore:
         return self._learnt[model]
 
     def _allowed(self, request: PlacementRequest) -> Slo:
-        of_model = self.settings.model_slos.get(request.model, NO_SLO)
-        slo = self.settings.slo.and_also(of_model).and_also(request.slo)
-        return admission.allowed_for(slo, request.priority)
+        settings = self.settings
+        slo = settings.slo.and_also(settings.model_slos.get(request.model, NO_SLO))
+        return admission.allowed_for(slo.and_also(request.slo), request.priority)

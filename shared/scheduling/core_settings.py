@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.cost_model import CostProfile
 from shared.scheduling.policies.registry import DEFAULT_POLICY
-from shared.scheduling.slo import Slo
-from shared.scheduling.vocabulary import NO_SLO
+from shared.scheduling.slo import NO_SLO, Slo
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,11 @@ class PrefillCoefficients:
     def seconds(self, num_tokens: int, prefix_tokens: int) -> float:
         return float(self._seconds(num_tokens, prefix_tokens))
 
-    def many_seconds(self, num_tokens: int, prefix_tokens: NDArray[np.int64]) -> Floats:
-        return np.asarray(self._seconds(num_tokens, prefix_tokens))
+    def each_seconds(
+        self, num_tokens: int, prefix_tokens: NDArray[np.int64] | int
+    ) -> Floats | float:
+        seconds: Floats | float = self._seconds(num_tokens, prefix_tokens)
+        return seconds
 
     def _seconds(self, num_tokens: int, prefix_tokens: Any) -> Any:
         """For a number and for a column of them."""
@@ -120,8 +123,11 @@ class CostModel:
     def prefill_s(self, num_tokens: int, prefix_tokens: int) -> float:
         return self._coefficients.seconds(num_tokens, prefix_tokens)
 
-    def prefill_many_s(self, num_tokens: int, prefix_tokens: NDArray[np.int64]) -> Floats:
-        return self._coefficients.many_seconds(num_tokens, prefix_tokens)
+    def prefill_each_s(
+        self, num_tokens: int, prefix_tokens: NDArray[np.int64] | int
+    ) -> Floats | float:
+        """Of each prefix: a column for a column, a number for a number."""
+        return self._coefficients.each_seconds(num_tokens, prefix_tokens)
 
     def transfer_s(self, num_bytes: int) -> float:
         if num_bytes <= 0:
@@ -139,7 +145,9 @@ class CostModel:
     def decode_many_step_s(
         self, batch: NDArray[np.int64], context_tokens: NDArray[np.int64]
     ) -> Floats:
-        return np.where(batch > 0, self._step_s(batch, context_tokens), 0.0)
+        """Of batches that are not empty."""
+        seconds: Floats = self._step_s(batch, context_tokens)
+        return seconds
 
     def _step_s(self, batch: Any, context_tokens: Any) -> Any:
         """For numbers and for columns of them."""

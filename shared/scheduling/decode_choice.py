@@ -39,13 +39,16 @@ def best_decode(
         batch, table.column("batch_tokens", rows) + request.num_tokens
     )
     costs_s = steps_s.round(4) * min(way.answer_tokens, request.max_tokens)
-    is_near = table.scatter([(way.node, 1)])[rows] > 0
-    if is_near.any():
-        costs_s = costs_s + np.where(is_near, 0.0, way.handoff_s)
-    best = np.flatnonzero(costs_s == costs_s.min())
-    room = table.column("free_tokens", rows[best])
-    best = best[room == room.max()]
-    return int(rows[best[rng.randrange(len(best))]])
+    near = table.rows_on.get(way.node)
+    if near is not None:
+        is_near = np.isin(rows, near)
+        if is_near.any():
+            costs_s = costs_s + np.where(is_near, 0.0, way.handoff_s)
+    best = rows[costs_s == np.minimum.reduce(costs_s)]
+    if len(best) > 1:
+        room = table.column("free_tokens", best)
+        best = best[room == room.max()]
+    return int(best[rng.randrange(len(best))])
 
 
 def decode_source(
@@ -63,11 +66,17 @@ def decode_source(
     own = matches.get((decode.node, decode.node_incarnation))
     if own is not None and own.num_blocks >= cached_blocks:
         return None
-    # The longest; of equals the prefill node, whose link is used for the suffix anyway.
-    best: tuple[int, bool, str] | None = None
-    for (node, incarnation), match in matches.items():
-        if match.num_blocks and node != decode.node:
-            offer = (min(match.num_blocks, cached_blocks), node == prefill_node, node)
-            if best is None or offer > best:
-                best, holder = offer, (node, incarnation)
-    return None if best is None else Source(*holder, best[0])
+
+    def rank(match: NodeMatch) -> tuple[bool, str]:
+        """Of equals the prefill node, whose link is used for the suffix anyway."""
+        return match.node == prefill_node, match.node
+
+    best: NodeMatch | None = None
+    longest = 1
+    for match in matches.values():
+        if match.num_blocks < longest or match.node == decode.node:
+            continue
+        depth = min(match.num_blocks, cached_blocks)
+        if best is None or depth > longest or rank(match) > rank(best):
+            best, longest = match, depth
+    return None if best is None else Source(best.node, best.incarnation, longest)

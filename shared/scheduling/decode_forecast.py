@@ -8,11 +8,9 @@ batches, and who is promised, the instances say; when those will join, this cond
 it placed itself.
 """
 
+import itertools
 from bisect import bisect_right, insort
 from collections import deque
-
-import numpy as np
-from numpy.typing import NDArray
 
 PRIOR_WEIGHT = 5.0
 """The first guess of the decode time counts as so many requests."""
@@ -37,8 +35,14 @@ class DecodeForecast:
         self._num_ended = PRIOR_WEIGHT
         self._lasted_s: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._num_seen = 0
-        self._shape: NDArray[np.float64] = np.linspace(0.05, 1.95, 20)
+        self._set_shape([0.05 + 0.1 * step for step in range(20)])
+
+    def _set_shape(self, shape: list[float]) -> None:
         """Decode times over their mean."""
+        self._shape = sorted(shape)
+        from_the_end = list(itertools.accumulate(reversed(self._shape), initial=0.0))
+        self._longer = from_the_end[::-1]
+        """The sum of those from here on."""
 
     @property
     def decode_time_s(self) -> float:
@@ -65,8 +69,8 @@ class DecodeForecast:
             self._lasted_s.append(decode_s)
             self._num_seen += 1
             if len(self._lasted_s) >= LEAST_SAMPLES and self._num_seen % RESAMPLE_EVERY == 0:
-                lasted_s = np.array(self._lasted_s)
-                self._shape = lasted_s / lasted_s.mean()
+                mean_s = sum(self._lasted_s) / len(self._lasted_s)
+                self._set_shape([lasted_s / mean_s for lasted_s in self._lasted_s])
 
     def placed(self, joins_s: float, now_s: float) -> None:
         """A request was placed whose prefill is predicted to end at `joins_s`."""
@@ -78,7 +82,9 @@ class DecodeForecast:
     def stays(self, after_s: float) -> float:
         """Share of those in a batch that is still there so much later."""
         times = max(after_s, 0.0) / max(self.decode_time_s, 1e-9)
-        return float(np.maximum(self._shape - times, 0.0).sum() / self._shape.sum())
+        first = bisect_right(self._shape, times)
+        rest = self._longer[first] - times * (len(self._shape) - first)
+        return max(rest, 0.0) / self._longer[0]
 
     def joins(self, time_s: float, now_s: float) -> float:
         """Share of those still on their way that is in the batches at `time_s`; 1 when unknown."""
@@ -90,5 +96,5 @@ class DecodeForecast:
             return 0.0
         # As if all of them had joined when the middle one does.
         times = (time_s - known[(first + upto) // 2]) / max(self.decode_time_s, 1e-9)
-        stays = float((self._shape > times).mean())
+        stays = 1.0 - bisect_right(self._shape, times) / len(self._shape)
         return (upto - first) / (len(known) - first) * stays

@@ -23,8 +23,9 @@ class Learnt:
             cost.learn_step(bill.tbt_s, bill.predicted.tbt_s / bill.predicted.tbt_scale)
         else:
             cost.learn_decode(bill.tbt_s, bill.num_tokens)
-        self.forecast.ended(bill.decode_s)
-        self.forecast.answered(bill.output_tokens)
+        if bill.output_tokens:
+            self.forecast.ended(bill.decode_s)
+            self.forecast.answered(bill.output_tokens)
         if bill.real is not None and bill.real.overhead_s > 0:
             cost.learn_request(bill.real.overhead_s)
         if bill.predicted is not None and bill.real is not None:

@@ -7,7 +7,6 @@ than moving the KV, with many it is more: which of the two is better falls out o
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.scheduling.cost_model import CostModel, Floats
 from shared.scheduling.pricing import Prices
@@ -27,20 +26,20 @@ def handoff_s(cost: CostModel, prefill: InstanceView, num_tokens: int, compute_s
 def add_pair_costs(prices: Prices) -> None:
     """To `cost_s` of every candidate."""
     situation = prices.situation
-    shared_node, own_decode = situation.view.neighbours(situation.rows)
-    if shared_node.any() and not shared_node.all():
-        prices.cost_s = prices.cost_s + np.where(shared_node, 0.0, _handoffs_s(prices))
-    is_coupled = own_decode >= 0
-    if is_coupled.any():
-        batch = situation.view.tables["decode"].data["batch"]
+    beside = situation.view.neighbours.of(situation.rows)
+    if situation.request.needs_decode and not isinstance(beside.has_decode, bool):
+        prices.cost_s = prices.cost_s + np.where(beside.has_decode, 0.0, _handoffs_s(prices))
+    if beside.own_decode is not None:
+        batch = situation.view.tables["decode"].columns["batch"]
         prices.cost_s = prices.cost_s + np.where(
-            is_coupled, prices.compute_s * batch[own_decode], 0.0
+            beside.own_decode >= 0, prices.compute_s * batch[beside.own_decode], 0.0
         )
 
 
 def _handoffs_s(prices: Prices) -> Floats:
     situation, cost = prices.situation, prices.situation.cost
-    num_bytes = situation.token_bytes * situation.request.num_tokens
+    num_bytes = np.asarray(situation.facts.token_bytes * situation.request.num_tokens)
     moving_s = np.maximum(cost.transfer_many_s(num_bytes) - prices.compute_s, 0.0)
-    tail_bytes: NDArray[np.float64] = situation.column("block_bytes").astype(np.float64)
-    return moving_s + cost.transfer_many_s(tail_bytes)
+    tail_bytes = np.asarray(situation.facts.block_bytes, np.float64)
+    seconds: Floats = moving_s + cost.transfer_many_s(tail_bytes)
+    return seconds

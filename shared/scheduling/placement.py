@@ -1,8 +1,6 @@
 """One decision from what is seen now: rank the prefill instances, pick decode, say why."""
 
-import itertools
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -17,10 +15,10 @@ from shared.scheduling.decode_choice import WayToDecode, best_decode, decode_sou
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.pairing import handoff_s
 from shared.scheduling.policies.base import PlacementPolicy
-from shared.scheduling.pricing import Prices, Situation, ttfts_s
-from shared.scheduling.slo import Slo
+from shared.scheduling.pricing import Prices
+from shared.scheduling.situation import Situation
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
-    NO_SLO,
     Candidate,
     InstanceKey,
     InstanceView,
@@ -55,8 +53,14 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    prices: Prices
-    counts: Counter[str]
+    winner: Candidate
+    losers: tuple[Candidate, ...]
+    """The best of them, with the reason why."""
+    num_candidates: int
+    counts: dict[str, int]
+    """Of instances that are none, by reason."""
+    matches: Mapping[tuple[str, str], NodeMatch]
+    """Those that can be used."""
 
 
 def rank_prefills(
@@ -65,38 +69,53 @@ def rank_prefills(
     policy: PlacementPolicy,
     around: Surroundings,
     root: bytes | None = None,
+    num_losers: int | None = NUM_LOSERS,
 ) -> Ranking | Refusal:
-    """Prefill instances that can take the request, best first; with `root` only of that format."""
-    rows, counts = around.view.eligible(
+    """Prefill instances that can take the request, best first; with `root` only of that format.
+
+    With the best of those that lose (None: all)."""
+    view, allowed_s = around.view, around.allowed.ttft_s
+    rows, counts = view.eligible(
         "prefill", request, around.now_s, root=root, refused=around.refused
     )
     if not len(rows):
         return admission.refuse_role("prefill", request, counts, around.retry_after_s)
+    num_wanted = None if num_losers is None else 1 + num_losers
     situation = Situation(
         request=request,
-        view=around.view,
+        view=view,
         rows=rows,
-        matches=usable_matches(request, matches, around.view, around.now_s),
+        matches=usable_matches(request, matches, view, around.now_s),
         cost=around.cost,
         balancing_threshold=around.balancing_threshold,
         rng=around.rng,
         now_s=around.now_s,
         max_sources=around.max_sources,
+        # Who is late is sorted behind, so that all must be in order.
+        num_wanted=num_wanted if allowed_s is None else None,
     )
     prices = policy.rank(situation)
-    if around.allowed.ttft_s is not None:
-        in_time_first(prices, around.allowed.ttft_s)
-    return Ranking(prices, counts)
+    if allowed_s is not None:
+        in_time_first(prices, allowed_s)
+    best = prices.order[:num_wanted].tolist()
+    winner = prices.candidate(best[0])
+    return Ranking(
+        winner=winner,
+        losers=tuple(prices.candidate(position, winner.cost_s) for position in best[1:]),
+        num_candidates=len(prices),
+        counts=counts,
+        matches=situation.matches,
+    )
 
 
 def in_time_first(prices: Prices, allowed_s: float) -> None:
     """Those that meet the target before those that do not, else as the policy has them."""
-    is_late = ttfts_s(prices)[prices.order] > allowed_s
+    is_late = prices.ttft_s[prices.order] > allowed_s
     prices.order = prices.order[np.argsort(is_late, kind="stable")]
 
 
 def judge(
-    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+    request: PlacementRequest, winner: Candidate, decode: InstanceView | None, around: Surroundings
 ) -> Refusal | None:
     """Whether the pair is predicted to meet the targets, by the rule in force."""
     if around.allowed == NO_SLO:
@@ -119,12 +138,12 @@ def tbt_when_joined_s(
 ) -> float:
     """When the prefill will be done: of the batch some have left, of those on the way some came."""
     table = around.view.tables["decode"]
-    row = table.data[table.row_of[decode.incarnation]]
+    row, columns = table.row_of[decode.key], table.columns
     stays = around.forecast.stays(after_s)
     joins = around.forecast.joins(around.now_s + after_s, around.now_s)
     running, context = decode.running, decode.context_in_batch_tokens
-    batch = running * stays + (int(row["batch"]) - running) * joins
-    tokens = context * stays + (int(row["batch_tokens"]) - context) * joins
+    batch = running * stays + (columns["batch"].item(row) - running) * joins
+    tokens = context * stays + (columns["batch_tokens"].item(row) - context) * joins
     return around.cost.decode_step_s(batch + 1, tokens + request.num_tokens)
 
 
@@ -134,20 +153,27 @@ def usable_matches(
     """Those of nodes that still are who they were when they held the blocks, and can be read."""
     if not request.use_cache:
         return {}
-    out = {party[1:] for party in view.quarantine.parties_out(now_s) if party[0] == "transfer"}
-    return {
-        node: match
-        for match in matches
-        if match.num_blocks > 0
-        and (node := (match.node, match.incarnation)) not in out
-        and view.may_hold(*node)
-    }
+    found = {(match.node, match.incarnation): match for match in matches if match.num_blocks > 0}
+    attached = view.tables["prefill"].rows_on
+    if not found.keys() <= attached.keys():
+        found = {
+            node: match for node, match in found.items() if node in attached or view.may_hold(*node)
+        }
+    for service, name, incarnation in view.quarantine.parties_out(now_s):
+        if service == "transfer":
+            found.pop((name, incarnation), None)
+    return found
 
 
 def choose_decode(
     request: PlacementRequest, winner: Candidate, around: Surroundings
-) -> InstanceView | Refusal:
-    """The decode instance for the chosen prefill instance: of the same format, KV must be equal."""
+) -> InstanceView | Refusal | None:
+    """The decode instance for the chosen prefill instance: of the same format, KV must be equal.
+
+    None: it needs none.
+    """
+    if not request.needs_decode:
+        return None
     view, prefill, cost = around.view, winner.prefill, around.cost
     rows, counts = view.eligible(
         "decode", request, around.now_s, root=prefill.root, refused=around.refused
@@ -166,57 +192,49 @@ def decide(
     request: PlacementRequest,
     ranking: Ranking,
     winner: Candidate,
-    decode: InstanceView,
+    decode: InstanceView | None,
     policy: str,
     around: Surroundings,
-    num_losers: int | None = NUM_LOSERS,
 ) -> PlacementDecision:
-    """The decision with its bill and the best of the candidates that lost (None: all)."""
-    usable = ranking.prices.situation.matches
+    """The decision with its bill and the best of the candidates that lost."""
     cached_blocks = winner.cached_tokens // winner.prefill.block_tokens
-    others = (
-        replace(candidate, reason=_why(candidate, winner))
-        for candidate in ranking.prices.in_order()
-        if candidate.prefill is not winner.prefill
-    )
-    losers = list(itertools.islice(others, num_losers))
-    counts = Counter(ranking.counts)
-    if len(ranking.prices) > 1:
-        counts["not_best"] = len(ranking.prices) - 1
+    source = None
+    if decode is not None:
+        source = decode_source(decode, winner.prefill.node, cached_blocks, ranking.matches)
+    counts = dict(ranking.counts)
+    if ranking.num_candidates > 1:
+        counts["not_best"] = ranking.num_candidates - 1
     return PlacementDecision(
         winner=winner,
         decode=decode,
-        decode_source=decode_source(decode, winner.prefill.node, cached_blocks, usable),
+        decode_source=source,
         predicted=predict(request, winner, decode, around),
         policy=policy,
-        losers=tuple(losers),
+        losers=ranking.losers,
         counts=tuple(sorted(counts.items())),
     )
 
 
 def predict(
-    request: PlacementRequest, winner: Candidate, decode: InstanceView, around: Surroundings
+    request: PlacementRequest, winner: Candidate, decode: InstanceView | None, around: Surroundings
 ) -> PredictedTimes:
     """The bill of the pair. On one node nothing moves; else layers follow the compute closely."""
-    moving_s, cost = 0.0, around.cost
+    moving_s, cost, times = 0.0, around.cost, winner.predicted
+    if decode is None:
+        return replace(times, overhead_s=cost.request_s)
     if decode.node != winner.prefill.node:
-        compute_s = winner.predicted.compute_s
-        moving_s = handoff_s(cost, winner.prefill, request.num_tokens, compute_s)
+        moving_s = handoff_s(cost, winner.prefill, request.num_tokens, times.compute_s)
     # What the rule goes by is what is said, so that learning mends the rule's own error.
     if around.rule == "predicted":
-        tbt_s = tbt_when_joined_s(request, decode, winner.predicted.ttft_s, around)
+        tbt_s = tbt_when_joined_s(request, decode, times.ttft_s, around)
     else:  # the paper's: the batch as it is now
         tbt_s = tbt_now_s(request, decode, around)
-    return replace(
-        winner.predicted,
+    return PredictedTimes(
+        queue_s=times.queue_s,
+        load_s=times.load_s,
+        compute_s=times.compute_s,
         handoff_s=moving_s,
         tbt_s=tbt_s,
         overhead_s=cost.request_s,
         tbt_scale=cost.decode_scale,
     )
-
-
-def _why(candidate: Candidate, winner: Candidate) -> str:
-    if candidate.cost_s > winner.cost_s:
-        return f"cost {candidate.cost_s:.3f} s, the winner's {winner.cost_s:.3f} s"
-    return "not its turn"

@@ -1,101 +1,42 @@
-"""Prices prefill candidates: what is at hand, what could be fetched, what must be computed.
+"""Prices prefill candidates: ways to serve the prompt, the cheapest of each, and their order.
 
 All candidates at once, as columns; an object is made only of a candidate that somebody looks at.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.scheduling.cluster_view import ClusterView
-from shared.scheduling.cost_model import CostModel, Floats
-from shared.scheduling.instance_table import InstanceTable, Rows
-from shared.scheduling.queue_discipline import NUM_SIZES, SIZE_EDGES_S
-from shared.scheduling.vocabulary import (
-    Candidate,
-    NodeMatch,
-    PlacementRequest,
-    PredictedTimes,
-    Source,
-)
+from shared.scheduling.fixed_facts import Floats, Ints
+from shared.scheduling.instance_table import Rows
+from shared.scheduling.situation import Situation, waits_and_delays_s
+from shared.scheduling.vocabulary import Candidate, NodeMatch, PredictedTimes, Source
 
-Ints = NDArray[np.int64]
+FEW = 32
+"""So many candidates are sooner sorted than searched for the best."""
 
 
-@dataclass(frozen=True)
-class Situation:
-    """All that a policy may look at. `rows` are eligible: live, not excluded, not draining."""
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to serve the prompt, priced for all candidates; a number is that of each."""
 
-    request: PlacementRequest
-    view: ClusterView
-    rows: Rows
-    matches: Mapping[tuple[str, str], NodeMatch]
-    """By (node, node incarnation)."""
-    cost: CostModel
-    balancing_threshold: float
-    rng: random.Random
-    now_s: float
-    max_sources: int = 1
-    """Nodes that one prefix may be fetched from at once."""
-    _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Those that were looked at already."""
+    cached_tokens: Ints | int
+    """At hand and fetched ones."""
+    load_s: Floats | float
+    compute_s: Floats | float
+    queue_s: Floats
+    delay_s: Floats | float
+    """What the work costs those that wait there and are overtaken, all together."""
+    holders: tuple[NodeMatch, ...] = ()
+    """Nodes to fetch from."""
 
-    @property
-    def table(self) -> InstanceTable:
-        return self.view.tables["prefill"]
-
-    def column(self, name: str) -> NDArray[Any]:
-        values = self._columns.get(name)
-        if values is None:
-            values = self._columns[name] = self.table.column(name, self.rows)
-        return values
-
-    def usable_tokens(self, num_blocks: Ints | int) -> Ints:
-        """Tokens that a match saves at each candidate: whole grid chunks, never the last chunk."""
-        grid = self.column("grid_tokens")
-        matched = num_blocks * self.column("block_tokens") // grid * grid
-        usable: Ints = np.minimum(matched, (self.request.num_tokens - 1) // grid * grid)
-        return usable
-
-    def disk_blocks(self, local_blocks: Ints) -> Ints:
-        """Of these blocks on the own nodes, how many must be read from disk."""
-        on_disk = [(node, m.disk_blocks) for node, m in self.matches.items() if m.disk_blocks]
-        if not on_disk:
-            return np.zeros(len(self.rows), np.int64)
-        return np.minimum(self.table.scatter(on_disk)[self.rows], local_blocks)
-
-    @cached_property
-    def token_bytes(self) -> Floats:
-        """KV of a token."""
-        values: Floats = self.column("block_bytes") / self.column("block_tokens")
-        return values
-
-    @cached_property
-    def num_sorted(self) -> int:
-        """Candidates whose queue is known by size."""
-        return int(np.count_nonzero(self.column("is_sorted")))
-
-    @cached_property
-    def done_s(self) -> Floats:
-        """Work that is done since it was reported."""
-        values: Floats = self.now_s - self.column("seen_s")
-        return values
-
-    @cached_property
-    def first_class(self) -> NDArray[np.intp]:
-        """Where a candidate's size classes start in the table's."""
-        return self.rows * (NUM_SIZES + 1)
-
-    @cached_property
-    def num_prompts(self) -> Floats:
-        """That wait at each candidate, where known by size."""
-        values: Floats = self.table.prompts_below[self.rows, -1]
-        return values
+    def cost_s(self) -> Floats:
+        """The request's TTFT (loading runs while it queues), and what others lose."""
+        costs: Floats = np.maximum(self.queue_s, self.load_s) + self.compute_s + self.delay_s
+        return costs
 
 
 @dataclass(slots=True)
@@ -104,161 +45,162 @@ class Prices:
 
     situation: Situation
     local_blocks: Ints
-    cached_tokens: Ints
-    """At hand and fetched ones."""
-    queue_s: Floats
-    disk_s: Floats
+    at_hand: Ints
+    """Tokens that need be neither computed nor fetched."""
+    disk_s: Floats | float
     """To read the part of the own prefix that is on disk; a fetch goes on meanwhile."""
-    load_s: Floats
-    compute_s: Floats
-    delay_s: Floats
-    """What the work costs those that wait there and are overtaken, all together."""
+    offers: list[Offer]
+    """The first, for all: with what the own node holds, and nothing fetched."""
     cost_s: Floats
-    holders: Sequence[tuple[NodeMatch, ...]] = ()
-    """Sets of nodes to fetch from."""
-    fetched_from: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Index of the set, -1: nothing is fetched."""
-    order: Rows = field(default_factory=lambda: np.zeros(0, np.intp))
+    queue_s: Floats = field(init=False)
+    """By the offer that is chosen."""
+    chosen: Ints = field(init=False)
+    """Which of the offers."""
+    order: Rows = field(init=False)
+    """Positions, best first; as many as are wanted."""
+
+    def __post_init__(self) -> None:
+        self.queue_s = self.offers[0].queue_s.copy()
+        self.chosen = np.zeros(len(self.queue_s), np.int64)
+        self.order = np.zeros(0, np.intp)
 
     def __len__(self) -> int:
-        return len(self.order)
+        """Of all candidates."""
+        return len(self.queue_s)
 
     @property
-    def best(self) -> Candidate:
-        return self.candidate(int(self.order[0]))
+    def cached_tokens(self) -> Ints:
+        """By the offer that is chosen, as all that follow."""
+        values: Ints = self._chosen_values("cached_tokens").astype(np.int64)
+        return values
+
+    @property
+    def load_s(self) -> Floats:
+        return self._chosen_values("load_s")
+
+    @property
+    def compute_s(self) -> Floats:
+        return self._chosen_values("compute_s")
+
+    @property
+    def ttft_s(self) -> Floats:
+        """Loading runs while the request queues."""
+        ttfts: Floats = np.maximum(self.queue_s, self.load_s) + self.compute_s
+        return ttfts
+
+    def _chosen_values(self, name: str) -> Floats:
+        values = np.zeros(len(self))
+        for number, offer in enumerate(self.offers):
+            is_chosen = self.chosen == number
+            value = getattr(offer, name)
+            values[is_chosen] = value[is_chosen] if isinstance(value, np.ndarray) else value
+        return values
+
+    def take(self, offer: Offer, is_taken: NDArray[np.bool_], cost_s: Floats) -> None:
+        """By these candidates."""
+        number = len(self.offers)
+        self.offers.append(offer)
+        np.copyto(self.chosen, number, where=is_taken)
+        np.copyto(self.cost_s, cost_s, where=is_taken)
+        np.copyto(self.queue_s, offer.queue_s, where=is_taken)
 
     def in_order(self) -> Iterator[Candidate]:
-        return (self.candidate(int(position)) for position in self.order)
+        return (self.candidate(position) for position in self.order.tolist())
 
-    def candidate(self, position: int) -> Candidate:
+    def candidate(self, position: int, best_s: float | None = None) -> Candidate:
+        """`best_s`: what the winner costs, to say why this one is not it."""
         situation = self.situation
         view = situation.table.view(int(situation.rows[position]))
-        cached = int(self.cached_tokens[position])
+        offer = self.offers[self.chosen.item(position)]
+        cached = int(_at(offer.cached_tokens, position))
+        cost_s = self.cost_s.item(position)
         predicted = PredictedTimes(
-            queue_s=float(self.queue_s[position]),
-            load_s=float(self.load_s[position]),
-            compute_s=float(self.compute_s[position]),
+            queue_s=self.queue_s.item(position),
+            load_s=_at(offer.load_s, position),
+            compute_s=_at(offer.compute_s, position),
         )
-        chosen = int(self.fetched_from[position])
         return Candidate(
             prefill=view,
-            local_blocks=int(self.local_blocks[position]),
+            local_blocks=self.local_blocks.item(position),
             cached_tokens=cached,
             # Blocks beyond the last whole chunk would be moved and then computed all the same.
             sources=tuple(
-                Source(holder.node, holder.incarnation, cached // view.block_tokens)
-                for holder in (self.holders[chosen] if chosen >= 0 else ())
+                [
+                    Source(holder.node, holder.incarnation, cached // view.block_tokens)
+                    for holder in offer.holders
+                ]
             ),
             predicted=predicted,
-            cost_s=float(self.cost_s[position]),
+            cost_s=cost_s,
+            reason=_why(cost_s, best_s),
         )
 
 
+def _why(cost_s: float, best_s: float | None) -> str:
+    """A candidate was not taken."""
+    if best_s is None:
+        return ""
+    if cost_s > best_s:
+        return f"cost {cost_s:.3f} s, the winner's {best_s:.3f} s"
+    return "not its turn"
+
+
+def _at(value: Floats | Ints | float, position: int) -> float:
+    return value.item(position) if isinstance(value, np.ndarray) else value
+
+
 def price_local(situation: Situation) -> Prices:
-    """Every candidate with what its own node holds; nothing is fetched."""
-    request, cost = situation.request, situation.cost
-    matches = situation.matches
-    depths = situation.table.scatter((node, found.num_blocks) for node, found in matches.items())
-    local_blocks = np.minimum(depths[situation.rows], request.num_blocks)
-    cached = situation.usable_tokens(local_blocks)
-    compute_s = cost.prefill_many_s(request.num_tokens, cached)
-    queue_s, delay_s = waits_and_delays_s(situation, compute_s)
+    """Every candidate with what its own node holds; nothing is fetched, and nothing overlaps."""
+    held = situation.table.by_node(situation.matches, situation.depths, situation.rows)
+    local_blocks = np.minimum(held, situation.request.num_blocks)
     load_s = disk_s(situation, local_blocks)
-    return Prices(
-        situation=situation,
-        local_blocks=local_blocks,
-        cached_tokens=cached,
-        queue_s=queue_s,
-        disk_s=load_s,
-        load_s=load_s,
-        compute_s=compute_s,
-        delay_s=delay_s,
-        cost_s=load_s + queue_s + compute_s,
-        fetched_from=np.full(len(situation.rows), -1, np.int64),
-    )
+    local = offer_of(situation, situation.usable_tokens(local_blocks), load_s)
+    cost_s = load_s + local.queue_s + local.compute_s
+    at_hand = np.asarray(local.cached_tokens)
+    return Prices(situation, local_blocks, at_hand, load_s, [local], cost_s)
 
 
-def disk_s(situation: Situation, local_blocks: Ints) -> Floats:
+def offer_of(
+    situation: Situation,
+    cached_tokens: Ints | int,
+    load_s: Floats | float,
+    holders: tuple[NodeMatch, ...] = (),
+) -> Offer:
+    compute_s = situation.cost.prefill_each_s(situation.request.num_tokens, cached_tokens)
+    queue_s, delay_s = waits_and_delays_s(situation, compute_s)
+    return Offer(cached_tokens, load_s, compute_s, queue_s, delay_s, holders)
+
+
+def disk_s(situation: Situation, local_blocks: Ints) -> Floats | float:
     """To read what of the own prefix is on disk."""
-    num_bytes = situation.disk_blocks(local_blocks) * situation.column("block_bytes")
-    seconds: Floats = num_bytes / situation.cost.disk_bytes_per_s
-    return seconds
+    num_bytes = situation.disk_blocks(local_blocks) * situation.facts.block_bytes
+    return num_bytes / situation.cost.disk_bytes_per_s
 
 
-def ttfts_s(prices: Prices) -> Floats:
-    """Loading runs while the request queues."""
-    return np.maximum(prices.queue_s, prices.load_s) + prices.compute_s
-
-
-def waits_s(situation: Situation, compute_s: Floats) -> Floats:
-    """Until a newcomer of this work starts, by each candidate's own discipline."""
-    return waits_and_delays_s(situation, compute_s)[0]
-
-
-def waits_and_delays_s(situation: Situation, compute_s: Floats) -> tuple[Floats, Floats]:
-    """Until a newcomer of this work starts; and what those that it goes before lose, together."""
-    is_sorted, num_sorted = situation.column("is_sorted"), situation.num_sorted
-    if not num_sorted:
-        return fifo_waits_s(situation), np.zeros(len(compute_s))
-    table = situation.table
-    size = np.searchsorted(EDGES_S, compute_s, side="right")
-    # Within a class the sizes are taken as evenly spread.
-    share = np.clip((compute_s - FLOORS_S[size]) * PER_WIDTH[size], 0.0, 1.0)
-    position = situation.first_class + size
-    ahead_s = _smaller(table.work_below_s, position, share)
-    overtaken = situation.num_prompts - _smaller(table.prompts_below, position, share)
-    waits = np.maximum(ahead_s - situation.done_s, 0.0)
-    delays = compute_s * overtaken
-    if num_sorted == len(is_sorted):
-        return waits, delays
-    return (
-        np.where(is_sorted, waits, fifo_waits_s(situation)),
-        np.where(is_sorted, delays, 0.0),
-    )
-
-
-def fifo_waits_s(situation: Situation) -> Floats:
-    reported_s = np.maximum(situation.column("start_s") - situation.now_s, 0.0)
-    waits: Floats = reported_s + situation.column("promised_s")
-    return waits
-
-
-def _smaller(below: Floats, position: NDArray[np.intp], share: Floats) -> Floats:
-    """Of what is summed up by size: how much is of smaller ones; position: row and class."""
-    flat = below.reshape(-1)
-    smaller_classes: Floats = flat.take(position)
-    upto: Floats = smaller_classes + share * (flat.take(position + 1) - smaller_classes)
-    return upto
-
-
-EDGES_S = np.array(SIZE_EDGES_S)
-FLOORS_S = np.concatenate([[0.0], EDGES_S])
-PER_WIDTH = 1.0 / np.diff(np.concatenate([FLOORS_S, [2 * EDGES_S[-1]]]))
-
-
-def backlogs_s(situation: Situation) -> Floats:
-    """All the work that waits at each candidate, whatever a newcomer would overtake."""
-    done_s = situation.now_s - situation.column("seen_s")
-    all_work_s = situation.table.work_below_s[situation.rows, -1]
-    return np.where(
-        situation.column("is_sorted"),
-        np.maximum(all_work_s - done_s, 0.0),
-        fifo_waits_s(situation),
-    )
-
-
-def random_numbers(count: int, rng: random.Random) -> Floats:
-    return np.frombuffer(rng.randbytes(8 * count), np.uint64) / 2.0**64
+def random_numbers(count: int, rng: random.Random) -> NDArray[np.uint64]:
+    return np.frombuffer(rng.randbytes(8 * count), np.uint64)
 
 
 def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
-    """Ordered by cost; equals in random order, so that a burst does not go one way."""
+    """The wanted ones by cost; equals in random order, so that a burst does not go one way."""
     if cost_s is not None:
         prices.cost_s = cost_s
-    order = np.argsort(prices.cost_s)
-    in_order = prices.cost_s[order]
-    if (in_order[1:] == in_order[:-1]).any():
-        shuffled = np.argsort(random_numbers(len(order), prices.situation.rng))
-        order = shuffled[np.argsort(prices.cost_s[shuffled])]
-    prices.order = order
+    costs_s, wanted = prices.cost_s, prices.situation.num_wanted
+    rng = prices.situation.rng
+    if wanted is None or len(costs_s) <= max(wanted, FEW):
+        prices.order = _in_order(costs_s, rng)[:wanted]
+        return prices
+    limit_s = np.partition(costs_s, wanted - 1)[wanted - 1]
+    best = np.flatnonzero(costs_s <= limit_s)
+    in_order = np.lexsort((random_numbers(len(best), rng), costs_s[best]))
+    prices.order = best[in_order[:wanted]]
     return prices
+
+
+def _in_order(costs_s: Floats, rng: random.Random) -> Rows:
+    order = costs_s.argsort()
+    in_order = costs_s[order]
+    if np.count_nonzero(in_order[1:] == in_order[:-1]):
+        shuffled = random_numbers(len(order), rng).argsort()
+        order = shuffled[costs_s[shuffled].argsort()]
+    return order

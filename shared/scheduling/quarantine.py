@@ -114,6 +114,8 @@ class Quarantine:
 
     def began(self, party: Party, now_s: float) -> None:
         """Work was given to it: while it is probed, no other is until that has ended."""
+        if party not in self._out:
+            return
         seen = self._seen.get(party)
         if seen is None or seen.out is None or now_s < seen.out.until_s:
             return

@@ -21,7 +21,12 @@ class Slo:
 
     def and_also(self, other: "Slo") -> "Slo":
         """Both hold: the stricter of each."""
+        if other is NO_SLO:
+            return self
         return Slo(_stricter(self.ttft_s, other.ttft_s), _stricter(self.tbt_s, other.tbt_s))
+
+
+NO_SLO = Slo()
 
 
 def _stricter(one: float | None, other: float | None) -> float | None:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.kv.ids import KEY_BYTES
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import NO_SLO, Slo
 
 Role = Literal["prefill", "decode"]
 State = Literal["starting", "ready", "draining"]
 Priority = Literal["low", "normal", "high"]
-NO_SLO = Slo()
 InstanceKey = tuple[str, str]
 """(id, incarnation): names one incarnation of an instance."""
 
@@ -26,7 +25,7 @@ class ExpectedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One attempt of a request that wants a prefill and a decode instance."""
+    """One attempt of a request that wants a prefill and, as a rule, a decode instance."""
 
     request_id: str
     attempt: int
@@ -37,6 +36,11 @@ class PlacementRequest:
     max_tokens: int
     chain: bytes = b""
     use_cache: bool = True
+    """Whether cached blocks may be read for it."""
+    publishes: bool = True
+    """Whether others may read the blocks that are computed for it."""
+    needs_decode: bool = True
+    """Not for an answer that ends with the prefill: of one token, or of none."""
     exclude: tuple[str, ...] = ()
     """Incarnations that shall not be chosen."""
     prefill: str | None = None
@@ -181,7 +185,8 @@ class PlacementDecision:
     """Where an attempt shall run, and what was weighed."""
 
     winner: Candidate
-    decode: InstanceView
+    decode: InstanceView | None
+    """None: the answer ends with the prefill."""
     decode_source: Source | None
     predicted: PredictedTimes
     policy: str

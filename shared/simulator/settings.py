@@ -6,8 +6,7 @@ from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.policies.registry import DEFAULT_POLICY
 from shared.scheduling.queue_discipline import DEFAULT_AGEING, DisciplineName
 from shared.scheduling.replication import ReplicationSettings
-from shared.scheduling.slo import Slo
-from shared.scheduling.vocabulary import NO_SLO
+from shared.scheduling.slo import NO_SLO, Slo
 from shared.simulator.hardware import Hardware
 from shared.simulator.trace import BLOCK_TOKENS
 

@@ -26,7 +26,7 @@ def check_chain(chain: bytes, num_tokens: int, block_tokens: int) -> None:
 
 
 def check_reserve(message: Reserve, parts: WorkerParts) -> None:
-    if message.num_tokens >= parts.context_tokens:
+    if message.num_tokens + min(message.max_tokens, 1) > parts.context_tokens:
         raise ServiceError(
             ErrorCode.CONTEXT_EXCEEDED,
             f"{message.num_tokens} prompt tokens leave no room in a context of "
@@ -68,6 +68,10 @@ def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) 
     """Also that the chain belongs to the tokens: a wrong key would poison the cache."""
     check_model(message.model, parts)
     check_sampling(message.sampling, parts)
+    if message.decode is None and message.sampling.max_tokens > 1:
+        raise bad("decode", "is needed for an answer of more than one token")
+    if message.decode is not None and not message.sampling.max_tokens:
+        raise bad("decode", "has nothing to do for an answer without tokens")
     if len(message.tokens) != num_tokens * TOKEN_BYTES:
         raise bad(
             "tokens",
@@ -82,6 +86,8 @@ def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) 
 
 
 def check_decode_run(message: DecodeRun, parts: WorkerParts) -> None:
+    if not message.sampling.max_tokens:
+        raise bad("sampling.max_tokens", "is 0: there is nothing to decode")
     check_model(message.model, parts)
     check_sampling(message.sampling, parts)
     check_tokens("given_tokens", message.given_tokens, parts)

@@ -60,7 +60,7 @@ class Expectations:
             ))  # fmt: skip
 
     def _tell(self, job: PrefillJob, done_blocks: int, start_s: float) -> None:
-        if job.cache == "off" or not job.chain:
+        if not job.publishes or not job.chain:
             return
         shareable = self._grid.shareable_blocks(job.num_tokens)
         chain = block_keys.take(job.chain, shareable)

@@ -24,6 +24,8 @@ class PrefillJob(Attempt):
         self.chain: bytes = reserve.chain
         self.source: FetchSource | None = reserve.source
         self.cache: CacheMode = reserve.cache
+        self.prompt_logprobs: int | None = None
+        """So many likely tokens beside the log probability of each one; None: not wanted."""
         self.run: asyncio.Future[PrefillRun] = asyncio.get_running_loop().create_future()
         self.run_s = 0.0
         """When the run came, on our clock."""
@@ -44,9 +46,19 @@ class PrefillJob(Attempt):
         """As it was placed: what is at hand, comes by fetch or is computed before it."""
         return self.num_tokens - self.expected_uncached
 
+    @property
+    def reads_cache(self) -> bool:
+        """A row that was not computed scores no token."""
+        return self.cache == "on" and self.prompt_logprobs is None
+
+    @property
+    def publishes(self) -> bool:
+        return self.cache != "off"
+
     def take(self, run: PrefillRun) -> None:
         """What the reservation did not say; a prefix held for nothing is not used."""
         if (not self.chain and run.chain) or run.cache != self.cache:
             self.prefix = None
         self.chain, self.cache = run.chain, run.cache
+        self.prompt_logprobs = run.prompt_logprobs
         self.source = self.source or run.source

@@ -161,8 +161,8 @@ class PrefillLoop:
         job.take(message)
         self._promises.extend(handle)
         self.attempts.set_deadline(job, message.remaining_ms)
-        if message.decode.id != self._parts.context.id:
-            decode = message.decode
+        decode = message.decode
+        if decode is not None and decode.id != self._parts.context.id:
             self.attempts.watch(job, Peer("decode", decode.id, decode.incarnation))
         job.run_s = monotonic_s()
         self._queue.add(handle, job.num_tokens, job.expected_uncached, job.run_s, job.due_s)

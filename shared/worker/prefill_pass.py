@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from shared.engine.prefill import PrefillEngine
+from shared.engine.prompt_scores import PromptScores
 from shared.engine.sampler import Sampled, Sampler, choose_each
 from shared.engine.sampling_params import SamplingParams
 from shared.kv import block_keys
@@ -24,11 +25,14 @@ from shared.worker.pool_client import PoolClient
 from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_queue import PrefillQueue
 from shared.worker.prefix import Prefix
+from shared.worker.prompt_scoring import wish_for
 from shared.worker.slot_wait import allocate_when_free
 from shared.worker.turns import Turns
 
 OnLayers = Callable[[list[KvBlock], tuple[int, int]], None]
 """Blocks of which these layers are complete now; called on the event loop."""
+OnScores = Callable[[int, PromptScores], Awaitable[None]]
+"""Log probabilities of the prompt's tokens from this position on; awaited between two chunks."""
 OnFirst = Callable[["Computed"], Awaitable[None]]
 """All is computed and was read unchanged; its last blocks are not sealed yet."""
 
@@ -39,15 +43,28 @@ class StaleBlocksError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """All blocks of a prompt, in order, and the first token of its answer."""
+    """All blocks of a prompt, in order, and the first token of its answer, if it has one."""
 
     blocks: list[KvBlock]
-    first: Sampled
+    first: Sampled | None
     prefix: Prefix
     hit_blocks: int
     queue_s: float
     """Waiting for other prompts and for slots; not for its own prefix."""
     compute_s: float
+    score_s: float = 0.0
+    """Of `compute_s`, for the log probabilities of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassEvents:
+    """Who is told what of a pass."""
+
+    on_layers: OnLayers | None
+    """None: nobody wants layers before the prompt is computed."""
+    on_sealed: Callable[[int], None]
+    """So many leading blocks of it are readable."""
+    on_scores: OnScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +88,25 @@ class PrefillPass:
         engine: PrefillEngine,
         job: PrefillJob,
         tokens: npt.NDArray[np.int32],
-        params: SamplingParams,
-        on_layers: OnLayers | None,
-        on_sealed: Callable[[int], None],
+        params: SamplingParams | None,
+        events: PassEvents,
     ) -> None:
-        """`on_layers` is None when nobody wants layers before the prompt is computed."""
+        """Without `params` no token is chosen after the prompt."""
         self._tools = tools
         self._engine = engine
         self._job = job
         self._tokens = tokens
         self._params = params
-        self._on_layers = on_layers
-        self._on_sealed = on_sealed
+        self._events = events
         self._groups = layer_groups(tools.num_layers, NUM_LAYER_GROUPS)
         self._blocks: list[KvBlock] = []
         self._compute_s = 0.0
+        self._score_s = 0.0
+        self._scores: PromptScores | None = None
+        """Of the chunk that was computed last."""
         self._first: Sampled | None = None
         self._keyed_blocks = 0
-        if job.cache == "on":
+        if job.publishes:
             shareable = tools.grid.shareable_blocks(len(tokens))
             self._keyed_blocks = min(shareable, block_keys.num_keys(job.chain))
 
@@ -114,13 +132,16 @@ class PrefillPass:
                 await self._compute_chunk(chunks[0])
                 break
         for done, chunk in pairwise(chunks):
+            await self._tell_scores(done)
             await self._seal(done)
             async with tools.turns.turn(job.handle):
                 await self._compute_chunk(chunk)
         self._check_unchanged(chunks[-1])
-        assert self._first is not None  # the last chunk gives logits
+        await self._tell_scores(chunks[-1])
         queue_s = max(free_s - job.run_s, 0.0) + wait_s
-        computed = Computed(self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s)
+        computed = Computed(
+            self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s, self._score_s
+        )
         await on_first(computed)
         await self._seal(chunks[-1])
         self._check_unchanged(chunks[-1])  # a block may have changed during the last seal
@@ -188,12 +209,17 @@ class PrefillPass:
         is_last = chunk.end == num_tokens
         loop = asyncio.get_running_loop()
 
-        wants_layers = self._on_layers is not None
+        wants_layers = self._events.on_layers is not None
 
         def on_layer(layer: int) -> None:
             group = self._groups.get(layer)
             if group is not None:
                 loop.call_soon_threadsafe(self._announce, chunk_blocks, group)
+
+        wish = wish_for(self._tokens, chunk, job.prompt_logprobs)
+
+        def on_scores(scores: PromptScores) -> None:
+            self._scores = scores
 
         def work() -> tuple[Sampled | None, float]:
             start_s = monotonic_s()
@@ -205,10 +231,11 @@ class PrefillPass:
                 generations=[block.generation for block in (*prefix, *chunk_blocks)],
                 on_layer=on_layer if wants_layers else None,
                 is_cancelled=lambda: job.is_stopped,
-                want_logits=is_last,
+                want_logits=is_last and self._params is not None,
+                wish=wish,
+                on_scores=on_scores,
             )
-            first = None if logits is None else self._choose_first(logits)
-            return first, monotonic_s() - start_s
+            return self._choose_first(logits), monotonic_s() - start_s
 
         queue = self._tools.queue
         queue.computing(job.handle, chunk.end, chunk.num_tokens, monotonic_s())
@@ -216,14 +243,22 @@ class PrefillPass:
         self._compute_s += seconds
         queue.computed(job.handle, chunk.end, chunk.num_tokens, seconds)
 
-    def _choose_first(self, logits: torch.Tensor) -> Sampled:
-        """Token 0 of the answer."""
+    def _choose_first(self, logits: torch.Tensor | None) -> Sampled | None:
+        """Token 0 of the answer; None without logits."""
+        if logits is None or self._params is None:
+            return None
         sampler = Sampler(self._params, self._tokens.tolist())
         return choose_each(logits.unsqueeze(0), [(0, sampler, len(self._tokens))])[0]
 
     def _announce(self, blocks: list[KvBlock], layers: tuple[int, int]) -> None:
-        if blocks and self._on_layers is not None and not self._job.is_stopped:
-            self._on_layers(blocks, layers)
+        if blocks and self._events.on_layers is not None and not self._job.is_stopped:
+            self._events.on_layers(blocks, layers)
+
+    async def _tell_scores(self, chunk: Chunk) -> None:
+        scores, self._scores = self._scores, None
+        if scores is not None:
+            self._score_s += scores.seconds
+            await self._events.on_scores(chunk.start + 1, scores)
 
     async def _seal(self, chunk: Chunk) -> None:
         """Whole chunks get their keys and are published; the rest stays the request's own.
@@ -238,7 +273,7 @@ class PrefillPass:
         if keyed:
             chain = block_keys.take(self._job.chain, keyed[-1].index + 1)
             await self._seal_run(keyed, chain)
-            self._on_sealed(keyed[-1].index + 1)
+            self._events.on_sealed(keyed[-1].index + 1)
         if private:
             await self._seal_run(private, b"")
 

@@ -12,7 +12,7 @@ from shared.engine.prefill import PrefillEngine
 from shared.kv import block_keys
 from shared.messages import subjects
 from shared.messages.bill import Reuse, Times
-from shared.messages.common import ErrorCode, ErrorInfo
+from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
 from shared.messages.decode import Handoff, KvBlock
 from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.tokens import FinishReason
@@ -24,8 +24,16 @@ from shared.worker.handover import hand_over
 from shared.worker.parts import WorkerParts, pool_lost
 from shared.worker.pool_session import PoolSession
 from shared.worker.prefill_job import PrefillJob
-from shared.worker.prefill_pass import Computed, PassTools, PrefillPass, StaleBlocksError
+from shared.worker.prefill_pass import (
+    Computed,
+    OnLayers,
+    PassEvents,
+    PassTools,
+    PrefillPass,
+    StaleBlocksError,
+)
 from shared.worker.prefix import Prefix, hold_prefix
+from shared.worker.prompt_scoring import ScoreSender
 from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_logprobs
 from shared.worker.token_sender import TokenSender
 
@@ -77,32 +85,42 @@ class PrefillWork:
         self._tools.turns.changed()
         computed = await self._compute(job, run)
         self._leave_queue(job)
-        if not run.is_resume and self._finish(job, run, computed) is not None:
-            await self._send_only(job, run, computed)
-            return
+        if run.decode is None or computed.first is None:
+            await self._send_end(job, run, computed)
+        elif not run.is_resume and self._finish(job, run, computed) is not None:
+            await self._send_end(job, run, computed)
+            # The answer ends with token 0: decode is let go.
+            subject = subjects.instance("decode", run.decode.id, "cancel")
+            await self._bus.publish(subject, Cancel(ref=job.ref, traceparent=run.traceparent))
+        else:
+            first = computed.first.token if job.first_token is None else job.first_token
+            await self._hand_over(job, run, run.decode, computed, first)
+
+    async def _hand_over(
+        self, job: PrefillJob, run: PrefillRun, decode: InstanceRef, computed: Computed, first: int
+    ) -> None:
         handoff = Handoff(
             ref=job.ref,
             node=job.session.node,
             blocks=computed.blocks,
-            first_token=computed.first.token if job.first_token is None else job.first_token,
+            first_token=first,
             seen_tokens=seen_tokens(run.sampling, tokens_of(run)),
             times=_times(computed),
             reuse=self._reuse(job, computed),
             traceparent=run.traceparent,
         )
-        with tracing.span("handoff", attributes={"decode": run.decode.id}):
-            await hand_over(self._bus, job, run.decode, handoff, lambda: self._must_give_way(job))
 
-    @staticmethod
-    async def _must_give_way(job: PrefillJob) -> bool:
-        """A decode of this node reads in place and waits for no slots: it needs time alone."""
-        pool = job.session.client
-        is_near = job.run.result().decode.node == job.session.node.id
-        return not is_near and await pool.is_wanted(job.handle)
+        async def must_give_way() -> bool:
+            """A decode of this node reads in place and waits for no slots: it needs time alone."""
+            is_near = decode.node == job.session.node.id
+            return not is_near and await job.session.client.is_wanted(job.handle)
+
+        with tracing.span("handoff", attributes={"decode": decode.id}):
+            await hand_over(self._bus, job, decode, handoff, must_give_way)
 
     async def _hold(self, job: PrefillJob) -> Prefix:
         """The cached prefix: fetched when reserved, held again when it was given up."""
-        if job.cache == "off":
+        if not job.reads_cache:
             return Prefix()
         if job.prefix is None:
             max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
@@ -122,7 +140,7 @@ class PrefillWork:
         is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
         has_waited = monotonic_s() - job.held_s > LOOK_AGAIN_S
         may_gain = prefix.num_blocks < max_blocks and (is_short or has_waited)
-        if job.cache == "off" or job.has_slots or not may_gain or not job.may_look_again:
+        if not job.reads_cache or job.has_slots or not may_gain or not job.may_look_again:
             return prefix
         chain = block_keys.take(job.chain, max_blocks)
         longer = await hold_prefix(job.session.client, job.ref, chain, None)
@@ -135,16 +153,24 @@ class PrefillWork:
 
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
-        tokens = tokens_of(run)
+        scores = ScoreSender(self._sender(job, run))
+        try:
+            return await self._compute_unchanged(job, run, scores)
+        finally:
+            await scores.close()
 
+    async def _compute_unchanged(
+        self, job: PrefillJob, run: PrefillRun, scores: ScoreSender
+    ) -> Computed:
         async def on_first(computed: Computed) -> None:
+            await scores.drain()
             # After a pass that was thrown away later the gateway has it.
             if not run.is_resume and job.first_token is None:
                 await self._send_first(job, run, computed)
 
         for _ in range(2):
             try:
-                one = self._new_pass(job, run, tokens)
+                one = self._new_pass(job, run, scores)
                 computed = await one.compute(lambda: self._hold_in_turn(job), on_first)
                 _tell_stages(job, computed)
                 return computed
@@ -156,54 +182,57 @@ class PrefillWork:
             ErrorCode.KV_LOST, "the prompt's blocks changed while it ran", is_retryable=True
         )
 
-    def _new_pass(
-        self, job: PrefillJob, run: PrefillRun, tokens: npt.NDArray[np.int32]
-    ) -> PrefillPass:
+    def _new_pass(self, job: PrefillJob, run: PrefillRun, scores: ScoreSender) -> PrefillPass:
         if self._engine is None:
             raise pool_lost()
-        node = job.session.node
+        node, decode = job.session.node, run.decode
+        on_layers: OnLayers | None = None
+        # A decode of this node reads the blocks where they are.
+        if decode is not None and decode.node != node.id:
 
-        def on_layers(blocks: list[KvBlock], layers: tuple[int, int]) -> None:
-            self._announcer.announce(run.decode, job.ref, node, blocks, layers)
+            def on_layers(blocks: list[KvBlock], layers: tuple[int, int]) -> None:
+                self._announcer.announce(decode, job.ref, node, blocks, layers)
 
-        return PrefillPass(
-            self._tools,
-            self._engine,
-            job,
-            tokens,
-            params_of(run.sampling),
-            # A decode of this node reads the blocks where they are.
-            on_layers if run.decode.node != node.id else None,
-            lambda num_blocks: self._on_computed(job, num_blocks),
+        events = PassEvents(
+            on_layers=on_layers,
+            on_sealed=lambda num_blocks: self._on_computed(job, num_blocks),
+            on_scores=scores.send,
         )
+        params = params_of(run.sampling) if run.sampling.max_tokens else None
+        return PrefillPass(self._tools, self._engine, job, tokens_of(run), params, events)
 
     async def _send_first(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
         """Token 0 to the gateway, when the answer goes on after it."""
-        if self._finish(job, run, computed) is not None:
+        first = computed.first
+        if first is None or self._finish(job, run, computed) is not None:
             return
-        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-        await job.sender.send(
-            [computed.first.token],
-            logprobs=wire_logprobs([computed.first]),
+        await self._sender(job, run).send(
+            [first.token],
+            logprobs=wire_logprobs([first]),
             times=_times(computed),
             reuse=self._reuse(job, computed),
         )
-        job.first_token = computed.first.token
+        job.first_token = first.token
 
-    async def _send_only(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
-        """Token 0 with which the answer ends: decode is let go."""
-        job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-        await job.sender.send_last(
-            [computed.first.token],
-            logprobs=wire_logprobs([computed.first]),
+    async def _send_end(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
+        """The end of the answer, with token 0 or without any."""
+        chosen = [] if computed.first is None else [computed.first]
+        await self._sender(job, run).send_last(
+            [one.token for one in chosen],
+            logprobs=wire_logprobs(chosen),
             finish_reason=self._finish(job, run, computed),
             times=_times(computed),
             reuse=self._reuse(job, computed),
         )
-        subject = subjects.instance("decode", run.decode.id, "cancel")
-        await self._bus.publish(subject, Cancel(ref=job.ref, traceparent=run.traceparent))
+
+    def _sender(self, job: PrefillJob, run: PrefillRun) -> TokenSender:
+        if job.sender is None:
+            job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+        return job.sender
 
     def _finish(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> FinishReason | None:
+        if computed.first is None:
+            return "length"
         return finish_reason(
             run.sampling,
             self._parts.loaded.config.eos_token_ids,
@@ -231,14 +260,13 @@ class PrefillWork:
             fetched_bytes=prefix.fetched_bytes,
             fetch_s=prefix.fetch_s,
             transport=prefix.transport,
+            scored_tokens=0 if job.prompt_logprobs is None else job.num_tokens - 1,
         )
 
     async def tell(self, job: PrefillJob, error: ErrorInfo) -> None:
         """The gateway hears of a failure once it has sent the run."""
         if job.run.done() and not job.run.cancelled():
-            run = job.run.result()
-            sender = job.sender or TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
-            await sender.send_last(error=error)
+            await self._sender(job, job.run.result()).send_last(error=error)
 
 
 def tokens_of(run: PrefillRun) -> npt.NDArray[np.int32]:
@@ -255,5 +283,8 @@ def _tell_stages(job: PrefillJob, computed: Computed) -> None:
 
 def _times(computed: Computed) -> Times:
     return Times(
-        queue_s=computed.queue_s, load_s=computed.prefix.load_s, compute_s=computed.compute_s
+        queue_s=computed.queue_s,
+        load_s=computed.prefix.load_s,
+        compute_s=computed.compute_s,
+        score_s=computed.score_s,
     )

@@ -1,7 +1,7 @@
 """Sends the tokens of one attempt to its gateway. Keeps the index of the next one.
 
 A lost chunk in the middle shows by the gap before the next one. After the last one comes nothing:
-it is said again until the gateway has heard it.
+it is said again until the gateway has heard it, as are the prompt's log probabilities.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shared.messages.bill import Reuse, Times
-from shared.messages.common import ErrorInfo, Ok, RequestRef
-from shared.messages.tokens import FinishReason, TokenChunk, TokenLogprobs
+from shared.messages.common import ErrorCode, ErrorInfo, Ok, RequestRef
+from shared.messages.tokens import FinishReason, PromptLogprobs, TokenChunk, TokenLogprobs
 from shared.runtime.bus import Bus
 from shared.runtime.errors import ServiceError
 
@@ -70,19 +70,36 @@ class TokenSender:
             times=times,
             reuse=reuse,
         )
+        if not await self._until_heard(chunk):
+            log.warning("%s: gateway %s does not hear its end", self._ref.handle, self._ref.gateway)
+
+    async def send_prompt(self, piece: PromptLogprobs) -> None:
+        """Returns when it is heard: a gap among the prompt's pieces would not show by itself.
+
+        Raises ServiceError when nobody hears it.
+        """
+        if not await self._until_heard(self._chunk((), prompt=piece)):
+            raise ServiceError(
+                ErrorCode.INTERNAL,
+                f"gateway {self._ref.gateway} does not hear the prompt's log probabilities",
+                is_retryable=True,
+            )
+
+    async def _until_heard(self, chunk: TokenChunk) -> bool:
         for _ in range(LAST_TRIES):
             try:
                 await self._bus.request(self._reply_subject, chunk, Ok, timeout_s=LAST_TIMEOUT_S)
-                return
+                return True
             except ServiceError:
                 await asyncio.sleep(LAST_PAUSE_S)
-        log.warning("%s: gateway %s does not hear its end", self._ref.handle, self._ref.gateway)
+        return False
 
     def _chunk(
         self,
         tokens: Sequence[int],
         *,
         logprobs: Sequence[TokenLogprobs] = (),
+        prompt: PromptLogprobs | None = None,
         finish_reason: FinishReason | None = None,
         error: ErrorInfo | None = None,
         times: Times | None = None,
@@ -94,6 +111,7 @@ class TokenSender:
             index=self.next_index,
             tokens=list(tokens),
             logprobs=list(logprobs),
+            prompt=prompt,
             finish_reason=finish_reason,
             error=error,
             times=times,

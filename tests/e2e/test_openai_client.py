@@ -18,6 +18,8 @@ GREEDY: dict[str, Any] = {
     "max_tokens": 8,
     "extra_body": {"ignore_eos": True},
 }
+LONG_PROMPT = [3 + 7 * place % 250 for place in range(509)]
+"""An answer of eight tokens lies across the border of a grid chunk."""
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,101 @@ def test_completions_echo_stop_and_count(client: openai.OpenAI) -> None:
     assert len(likely.tokens) == 8
 
 
+@pytest.mark.parametrize(
+    ("fields", "extra"),
+    [
+        ({}, {"top_k": 1}),
+        ({"top_p": 1e-6}, {}),
+        ({}, {"min_p": 1.0}),
+        ({"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}, {"top_k": 1}),
+    ],
+)
+def test_a_draw_from_the_likeliest_token_alone_is_the_greedy_one(
+    client: openai.OpenAI, fields: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    greedy = client.completions.create(prompt="moon", **GREEDY).choices[0].text
+    drawn = {**GREEDY, "temperature": 2, "extra_body": {**GREEDY["extra_body"], **extra}, **fields}
+    assert client.completions.create(prompt="moon", **drawn).choices[0].text == greedy
+
+
+def test_biases_penalties_and_seeds_change_what_is_chosen(client: openai.OpenAI) -> None:
+    def tokens(**fields: Any) -> list[str]:
+        asked = {**GREEDY, "logprobs": 0, **fields}
+        found = client.completions.create(prompt="moon", **asked).choices[0].logprobs
+        assert found is not None
+        assert found.tokens is not None
+        return found.tokens
+
+    assert tokens(logit_bias={"65": 100}) == ["A"] * 8
+    # Each time it is given a token of two wanted ones weighs less than the other.
+    wanted = {"65": 60, "66": 60}
+    assert len(set(tokens(logit_bias=wanted))) == 1
+    even = tokens(logit_bias=wanted, frequency_penalty=2)
+    assert set(even) == {"A", "B"}
+    assert set(tokens(logit_bias=wanted, presence_penalty=2)) <= {"A", "B"}
+    penalised = tokens(extra_body={**GREEDY["extra_body"], "repetition_penalty": 10.0})
+    assert len(set(penalised)) == 8
+    first, again, other = (tokens(temperature=2, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_prompt_is_scored_with_the_logprobs_that_generation_gave(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {**GREEDY, "logprobs": 1, "extra_body": {"ignore_eos": True}}
+    asked["extra_body"]["return_token_ids"] = True
+    generated = client.completions.create(prompt=LONG_PROMPT, echo=True, **asked).choices[0]
+    tokens = [*LONG_PROMPT, *generated.token_ids]  # type: ignore[attr-defined]
+    alone = client.completions.create(
+        prompt=tokens, echo=True, logprobs=1, max_tokens=0, model=DUMMY_MODEL
+    )
+    told, found = generated.logprobs, alone.choices[0].logprobs
+    assert told is not None
+    assert found is not None
+    for name in ("tokens", "text_offset"):
+        assert getattr(found, name) == getattr(told, name)
+        assert len(getattr(found, name)) == len(tokens)
+    assert found.token_logprobs is not None
+    assert told.token_logprobs is not None
+    assert found.token_logprobs[0] is None
+    assert found.token_logprobs[1:] == pytest.approx(told.token_logprobs[1:], abs=1e-3)
+    assert found.top_logprobs is not None
+    # The answer was greedy: what it chose is the likeliest token where it was chosen.
+    for logprob, top in zip(found.token_logprobs[-8:], found.top_logprobs[-8:], strict=True):
+        assert logprob == max(top.values())
+    assert alone.choices[0].text == generated.text
+    assert alone.usage is not None
+    assert alone.usage.completion_tokens == 0
+    assert alone.usage.prompt_tokens == len(tokens)
+
+
+def test_a_scored_prompt_is_the_same_cached_or_not_alone_or_in_a_list_whole_or_streamed(
+    client: openai.OpenAI,
+) -> None:
+    asked: dict[str, Any] = {**GREEDY, "echo": True, "logprobs": 2, "max_tokens": 1}
+    text = "The moon is far away. " * 30
+    first = client.completions.create(prompt=text, **asked).choices[0]
+    cached = client.completions.create(prompt=text, max_tokens=1, model=DUMMY_MODEL).usage
+    assert cached is not None
+    assert cached.prompt_tokens_details is not None
+    assert cached.prompt_tokens_details.cached_tokens == 512
+    both = client.completions.create(prompt=[text, "sun"], **asked)
+    assert both.choices[0].logprobs == first.logprobs
+    assert both.usage is not None
+    assert both.usage.prompt_tokens_details is not None
+    assert both.usage.prompt_tokens_details.cached_tokens == 0
+    sun = both.choices[1].logprobs
+    assert sun is not None
+    assert sun.tokens is not None
+    assert sun.tokens[:3] == ["s", "u", "n"]
+    parts = [
+        chunk.choices[0] for chunk in client.completions.create(prompt=text, stream=True, **asked)
+    ]
+    assert parts[0].text.startswith(text)
+    assert first.logprobs is not None
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        streamed = [one for part in parts if part.logprobs for one in getattr(part.logprobs, name)]
+        assert streamed == getattr(first.logprobs, name)
+
+
 def test_raw_responses_carry_the_request_id(client: openai.OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         messages=USER, extra_headers={"x-request-id": "mine"}, **GREEDY
@@ -125,6 +222,19 @@ def test_raw_responses_carry_the_request_id(client: openai.OpenAI) -> None:
         ({"max_tokens": 5_000}, openai.BadRequestError, "max_tokens"),
         ({"model": "other"}, openai.NotFoundError, "model"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {}},
+                }
+            },
+            openai.BadRequestError,
+            "response_format",
+        ),
+        ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice"),
+        ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "guided_json"),
+        ({"extra_body": {"prompt_logprobs": 1}}, openai.BadRequestError, "prompt_logprobs"),
         (
             {"tools": [{"type": "function", "function": {"name": "f"}}]},
             openai.BadRequestError,

@@ -94,11 +94,13 @@ async def test_prefill_is_killed_in_mid_prompt_and_the_client_gets_its_whole_ans
     cluster = start_cluster(model="dummy:small", pool_bytes=256 << 20, decode_tokens=40_000)
     api = api_of(cluster)
     prompts = [list(range(3 + i, 503 + i)) * 12 for i in range(4)]
+    scored = [list(range(9 + i, 509 + i)) * 12 for i in range(2)]
     async with httpx.AsyncClient(trust_env=False) as client, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(api.complete_async(client, prompt, max_tokens=8))
             for prompt in prompts
         ]
+        scoring = [group.create_task(score(api, client, prompt)) for prompt in scored]
         await until(lambda: both_prefills_write(cluster), what="both prefills compute")
         cluster.kill("prefill-1")
         cluster.kill("prefill-2")
@@ -106,7 +108,25 @@ async def test_prefill_is_killed_in_mid_prompt_and_the_client_gets_its_whole_ans
     assert min(int(answer.served["attempts"]) for answer in answers) >= 2
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.tokens == api.complete(prompt, max_tokens=8, cache="off").tokens
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for prompt, task in zip(scored, scoring, strict=True):
+            values, attempts = task.result()
+            again, _ = await score(api, client, prompt)
+            assert attempts >= 2
+            assert len(values) == len(prompt) - 1
+            assert values == pytest.approx(again, abs=1e-5)
     wait_until(lambda: set(slots_in_use(cluster).values()) == {0}, what="no slot is held")
+
+
+async def score(api: Api, client: httpx.AsyncClient, prompt: list[int]) -> tuple[list[float], int]:
+    """Log probabilities of a prompt's tokens, and the attempts that it took."""
+    body = api.body(prompt, echo=True, logprobs=1, max_tokens=0)
+    response = await client.post(
+        f"{api.base_url}/v1/completions", json=body, headers=api.headers, timeout=90
+    )
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    return answer["choices"][0]["logprobs"]["token_logprobs"][1:], answer["moonpool"]["attempts"]
 
 
 async def both_prefills_write(cluster: HostedCluster) -> bool:

@@ -2,6 +2,7 @@
 
 import heapq
 import random
+import struct
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -16,12 +17,14 @@ from services.gateway.life_events import (
     Event,
     Fail,
     Finish,
+    GivePrompt,
     GiveTokens,
     InstanceLost,
     InstanceReported,
     Placed,
     PlacementRefused,
     RunFailed,
+    Stage,
     StartRun,
     TimePassed,
 )
@@ -29,7 +32,7 @@ from services.gateway.request_life import LifeLimits, RequestLife
 from shared.messages.bill import Times
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, RequestRef
 from shared.messages.conductor import Placement
-from shared.messages.tokens import TokenChunk
+from shared.messages.tokens import PromptLogprobs, TokenChunk
 
 EOS = 1_000
 DEADLINE_S = 120.0
@@ -58,6 +61,9 @@ class World:
     life: RequestLife
     faulty_runs: int = 1_000
     reports_idle: bool = False
+    prompt_tokens: int = 0
+    """Of a prompt whose log probabilities are wanted; 0: they are not."""
+    prompts: list[GivePrompt] = field(default_factory=list)
     now_s: float = 0.0
     given: list[int] = field(default_factory=list)
     ends: list[Finish | Fail] = field(default_factory=list)
@@ -103,6 +109,10 @@ class World:
                     self._run(effect)
                 case CancelAttempt():
                     assert self.held.pop(effect.attempt).prefill == effect.prefill
+                case GivePrompt():
+                    assert not self.given
+                    assert not self.ends
+                    self.prompts.append(effect)
                 case GiveTokens():
                     assert not self.ends
                     assert effect.first_index == len(self.given)
@@ -119,7 +129,7 @@ class World:
         number = self.rng.randrange(1_000_000)
         placement = Placement(
             prefill=InstanceRef(id="p", incarnation=f"p{number}", node="a"),
-            decode=InstanceRef(id="d", incarnation=f"d{number}", node="b"),
+            decode=InstanceRef(id="d", incarnation=f"d{number}", node="b") if self.answer else None,
             local_blocks=0,
             source=None,
             predicted=Times(),
@@ -134,17 +144,44 @@ class World:
         ref = RequestRef(
             request_id="r", attempt=start.attempt, gateway="g", gateway_incarnation="i"
         )
+        at_s = self.now_s
+        if start.needs_scores and not self._send_prompt(ref):
+            return
+        if start.needs_scores:
+            self.now_s += 0.3  # until all of it was heard
+        self._run_on(start, ref, first)
+        self.now_s = at_s
+
+    def _send_prompt(self, ref: RequestRef) -> bool:
+        """Pieces that name their attempt; False: it dies among them, and somebody notices."""
+        places = list(range(1, self.prompt_tokens))
+        dies = self.happens(self.rates.death)
+        for first in places[: self.rng.randrange(len(places) + 1) if dies else None]:
+            piece = PromptLogprobs(first=first, logprobs=struct.pack("<f", ref.attempt))
+            chunk = TokenChunk(ref=ref, stage="prefill", index=0, prompt=piece)
+            for _ in range(1 + self.happens(self.rates.repeat)):
+                self.later(ChunkArrived(chunk), most_s=0.2)
+        if dies:
+            lost = self.held[ref.attempt].prefill
+            self.later(InstanceLost(lost.incarnation, "gone", self.happens(0.5)), most_s=2.0)
+        return not dies
+
+    def _run_on(self, start: StartRun, ref: RequestRef, first: int) -> None:
+        placed = (start.placement.prefill, start.placement.decode)
+        instances = [one for one in placed if one is not None]
+        both: list[Stage] = ["prefill", "decode"]
+        stages = both[: len(instances)]
         if self.happens(self.rates.error):
             code = self.rng.choice(list(ErrorCode))
             error = ErrorInfo(code=code, message="broke", is_retryable=self.happens(0.8))
-            self.later(RunFailed(start.attempt, self.rng.choice(["prefill", "decode"]), error))
+            self.later(RunFailed(start.attempt, self.rng.choice(stages), error))
         if self.happens(self.rates.error):
             broke = ErrorInfo(code=ErrorCode.INTERNAL, message="broke", is_retryable=True)
-            stage = self.rng.choice(["prefill", "decode"])
+            stage = self.rng.choice(stages)
             said = TokenChunk(ref=ref, stage=stage, index=first, error=broke)
             self.later(ChunkArrived(said), most_s=3.0)
         if self.happens(self.rates.death):
-            lost = self.rng.choice([start.placement.prefill, start.placement.decode])
+            lost = self.rng.choice(instances)
             self.later(InstanceLost(lost.incarnation, "gone", self.happens(0.5)), most_s=2.0)
             first = len(self.answer)  # says nothing more, not even its last word
             if self.happens(0.5):
@@ -158,12 +195,12 @@ class World:
             )
             for index in range(first, len(self.answer))
         ]
-        reason = "stop" if self.answer[-1] == EOS else "length"
-        last = TokenChunk(ref=ref, stage="decode", index=len(self.answer), finish_reason=reason)
+        reason = "stop" if self.answer[-1:] == [EOS] else "length"
+        last = TokenChunk(ref=ref, stage=stages[-1], index=len(self.answer), finish_reason=reason)
         if self.reports_idle:
             # Long after the work is done the instances say that they have none.
             for at_s in (4.0, 8.0, 12.0, 16.0, 20.0):
-                for instance in (start.placement.prefill, start.placement.decode):
+                for instance in instances:
                     self._at(self.now_s + at_s, InstanceReported(instance.incarnation, True))
         for chunk in [*chunks, last]:
             copies = 0 if self.happens(self.rates.loss) else 1 + self.happens(self.rates.repeat)
@@ -171,17 +208,20 @@ class World:
                 self.later(ChunkArrived(chunk))
 
 
-def make_world(seed: int, rates: Rates, num_tokens: int, *, ends_with_eos: bool) -> World:
-    answer = [*range(num_tokens - 1), EOS if ends_with_eos else num_tokens - 1]
+def make_world(
+    seed: int, rates: Rates, num_tokens: int, *, ends_with_eos: bool, prompt_tokens: int = 0
+) -> World:
+    answer = [*range(num_tokens - 1), EOS if ends_with_eos else num_tokens - 1][:num_tokens]
     rng = random.Random(seed)
     life = RequestLife(
         max_tokens=num_tokens + 5 if ends_with_eos else num_tokens,
         eos_token_ids=frozenset({EOS}),
         deadline_s=DEADLINE_S,
         rng=rng,
+        scored_tokens=prompt_tokens,
         limits=LIMITS,
     )
-    return World(rng, rates, answer, life)
+    return World(rng, rates, answer, life, prompt_tokens=prompt_tokens)
 
 
 RATE = st.sampled_from([0.0, 0.1, 0.5, 1.0])
@@ -241,4 +281,48 @@ def test_faults_that_pass_never_cost_the_answer(
     world.run()
     assert isinstance(world.ends[0], Finish)
     assert world.given == world.answer
+    assert world.runs <= LIMITS.max_runs
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.builds(Rates, loss=RATE, repeat=RATE, death=RATE, refusal=RATE, error=RATE, leave=RATE),
+    st.integers(0, 4),
+    st.integers(1, 6),
+)
+def test_a_prompts_scores_are_given_once_before_all_tokens_and_of_one_attempt(
+    seed: int, rates: Rates, num_tokens: int, prompt_tokens: int
+) -> None:
+    world = make_world(seed, rates, num_tokens, ends_with_eos=False, prompt_tokens=prompt_tokens)
+    world.run()
+    assert len(world.ends) == 1
+    assert len(world.prompts) <= 1
+    assert bool(world.prompts) >= bool(world.given)
+    if isinstance(world.ends[0], Finish):
+        assert world.given == world.answer
+        (prompt,) = world.prompts
+        assert [one.first for one in prompt.pieces] == list(range(1, prompt_tokens))
+        assert len({one.logprobs for one in prompt.pieces}) <= 1
+    else:
+        assert not world.held, "an attempt of a failed request was left running"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.builds(Rates, repeat=RATE, death=RATE),
+    st.integers(0, 4),
+    st.integers(1, 6),
+)
+def test_faults_that_pass_never_cost_the_prompts_scores(
+    seed: int, rates: Rates, num_tokens: int, prompt_tokens: int
+) -> None:
+    world = make_world(seed, rates, num_tokens, ends_with_eos=False, prompt_tokens=prompt_tokens)
+    world.faulty_runs = LIMITS.max_runs - 1
+    world.reports_idle = True
+    world.run()
+    assert isinstance(world.ends[0], Finish)
+    assert world.given == world.answer
+    assert len(world.prompts) == 1
     assert world.runs <= LIMITS.max_runs

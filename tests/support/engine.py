@@ -1,6 +1,6 @@
 """Drives an engine as a worker would: prompts on the grid, slots of a pool, greedy answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from shared.engine.decode import DecodeEngine
 from shared.engine.kv_layout import view_pool
 from shared.engine.loaded_model import LoadedModel
 from shared.engine.prefill import PrefillEngine
+from shared.engine.prompt_scores import PromptScores, ScoreWish
 
 
 class EngineBench:
@@ -37,12 +38,19 @@ class EngineBench:
         return logits
 
     def chunk(
-        self, ids: npt.NDArray[np.int32], start: int, slots: Sequence[int]
+        self,
+        ids: npt.NDArray[np.int32],
+        start: int,
+        slots: Sequence[int],
+        wish: ScoreWish | None = None,
+        on_scores: Callable[[PromptScores], None] | None = None,
     ) -> torch.Tensor | None:
         part = ids[start : start + self.loaded.grid_tokens]
         first = start // self.layout.block_tokens
         own = slots[first : first + self.num_blocks(len(part))]
-        return self.prefill_engine.prefill_chunk(part, start, slots[:first], own)
+        return self.prefill_engine.prefill_chunk(
+            part, start, slots[:first], own, wish=wish, on_scores=on_scores
+        )
 
     def kv(self, slots: Sequence[int], num_tokens: int) -> torch.Tensor:
         """[layer, 2, token, kv_head, head_dim] of a prompt, as plain memory."""

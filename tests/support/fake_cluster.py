@@ -32,7 +32,7 @@ from shared.messages.conductor import (
 from shared.messages.decode import DecodeRun
 from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.reports import InstanceReport, PingReply
-from shared.messages.tokens import TokenChunk, TokenLogprobs
+from shared.messages.tokens import PromptLogprobs, TokenChunk, TokenLogprobs
 from shared.runtime.bus import Bus
 from shared.runtime.lifecycle import PingRequest
 from shared.runtime.micro import Endpoint, MicroService
@@ -61,6 +61,10 @@ class FakeInstance:
     """Indices of chunks that get lost in these attempts."""
     drops_in_attempts: set[int] = field(default_factory=set)
     dies_after: int | None = None
+    dies_after_pieces: int | None = None
+    """Of the prompt's log probabilities."""
+    drops_piece: int | None = None
+    """Of them in attempt 0."""
     error: ErrorInfo | None = None
     is_silent: bool = False
     is_alive: bool = False
@@ -143,11 +147,36 @@ class FakeInstance:
         if self.error is not None:
             await self._send(run, 0, [], error=self.error)
             return
+        if run.prompt_logprobs is not None and not await self._score(run, run.prompt_logprobs):
+            return
+        if run.decode is None:
+            only = self.cluster.answer[: run.sampling.max_tokens]
+            await self._send(run, 0, only, finish_reason="length", reuse=Reuse(scored_tokens=1))
+            return
         if not run.is_resume:
             times = Times(queue_s=0.01, load_s=0.02, compute_s=0.03)
             reuse = Reuse(prompt_tokens=9_999, local_tokens=16, remote_tokens=16, fetched_bytes=100)
             await self._send(run, 0, self.cluster.answer[:1], times=times, reuse=reuse)
         self.cluster.handed_over(run.ref)
+
+    async def _score(self, run: PrefillRun, num_top: int) -> bool:
+        """Two tokens at a time: token t at place n has -n, the likelier token t+1 has -n / 2."""
+        tokens = np.frombuffer(run.tokens, "<i4")
+        for number, first in enumerate(range(1, len(tokens), 2)):
+            if number == self.dies_after_pieces:
+                await self.die()
+                return False
+            places = np.arange(first, min(first + 2, len(tokens)))
+            piece = PromptLogprobs(
+                first=first,
+                logprobs=(-places).astype("<f4").tobytes(),
+                num_top=num_top,
+                top_tokens=(tokens[places] + 1).repeat(num_top).astype("<i4").tobytes(),
+                top_logprobs=(-places / 2).repeat(num_top).astype("<f4").tobytes(),
+            )
+            if number != self.drops_piece or run.ref.attempt > 0:
+                await self._send(run, 0, [], prompt=piece)
+        return True
 
     async def _decode(self, run: DecodeRun) -> None:
         await self.cluster.hand_over(run.ref)
@@ -267,14 +296,17 @@ class FakeCluster:
         if self.refusal is not None:
             return PlaceReply(refusal=self.refusal, targets=self.targets)
         prefill = self._pick("prefill", request.prefill, request.exclude)
-        decode = self._pick("decode", request.decode, request.exclude)
-        if prefill is None or decode is None:
+        decode = None
+        needs_decode = request.max_tokens > 1 or request.decode is not None
+        if needs_decode:
+            decode = self._pick("decode", request.decode, request.exclude)
+        if prefill is None or (decode is None and needs_decode):
             error = ErrorInfo(code=ErrorCode.NO_INSTANCE, message="nobody left", is_retryable=True)
             return PlaceReply(refusal=error)
         return PlaceReply(
             placement=Placement(
                 prefill=prefill.ref,
-                decode=decode.ref,
+                decode=None if decode is None else decode.ref,
                 local_blocks=0,
                 source=None,
                 predicted=PREDICTED,

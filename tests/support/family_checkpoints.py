@@ -69,6 +69,8 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family("mistral", {"sliding_window": None}, num_heads=8, head_dim=8),
     "mistral-window": Family("mistral", {"sliding_window": 100}, prompt_tokens=530),
 }
+SCORED_FAMILIES = ("llama3", "qwen2-window", "qwen3", "mistral-window")
+"""Whose prompts have their log probabilities in the goldens."""
 _HIDDEN_SIZE, _INTERMEDIATE_SIZE = 64, 160
 
 

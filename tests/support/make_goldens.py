@@ -24,6 +24,7 @@ from tests.support.chat_templates import CHATS, SPECIAL_TOKENS, TEMPLATES
 from tests.support.family_checkpoints import (
     FAMILIES,
     NUM_ANSWER_TOKENS,
+    SCORED_FAMILIES,
     family_prompt,
     write_family,
 )
@@ -86,6 +87,34 @@ def families(transformers: Any) -> dict[str, Any]:
     return found
 
 
+@torch.inference_mode()
+def prompt_logprobs(transformers: Any) -> dict[str, Any]:
+    """Of some families' prompts: every token's log probability, and the likeliest one there."""
+    found = {}
+    for name in SCORED_FAMILIES:
+        family = FAMILIES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            path = write_family(family, Path(folder) / name)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                path, dtype=torch.float32, attn_implementation="eager"
+            ).eval()
+        prompt = torch.tensor(family_prompt(family))
+        rows = model(prompt[None]).logits[0, :-1].float().log_softmax(dim=1)
+        best = rows.topk(2)
+        found[name] = {
+            "logprobs": _rounded(rows.gather(1, prompt[1:, None])[:, 0]),
+            "likeliest": best.indices[:, 0].tolist(),
+            "likeliest_logprobs": _rounded(best.values[:, 0]),
+            "smallest_gap": round(float((best.values[:, 0] - best.values[:, 1]).min()), 6),
+        }
+        print(name, found[name]["smallest_gap"])
+    return found
+
+
+def _rounded(values: torch.Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]
+
+
 def packaged_model(transformers: Any) -> list[Any]:
     """transformers reads the GGUF file itself: its weights, not ours, make these answers."""
     path = locate(PACKAGED_MODEL).file_path
@@ -125,7 +154,12 @@ def chat_templates(transformers: Any) -> dict[str, Any]:
 def main() -> None:
     transformers = importlib.import_module("transformers")
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    makers = {"families": families, "smollm2": packaged_model, "chat_templates": chat_templates}
+    makers = {
+        "families": families,
+        "prompt_logprobs": prompt_logprobs,
+        "smollm2": packaged_model,
+        "chat_templates": chat_templates,
+    }
     for name in sys.argv[1:] or makers:
         content = {"made_with": versions, "answers": makers[name](transformers)}
         text = json.dumps(content, separators=(",", ":"))

@@ -27,7 +27,7 @@ from shared.messages.decode import DecodeRun
 from shared.messages.index import ClaimFormat, ClaimReply
 from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply
 from shared.messages.reports import GatewayReport
-from shared.messages.tokens import TokenChunk
+from shared.messages.tokens import PromptLogprobs, TokenChunk
 from shared.runtime.bus import Bus
 from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
@@ -61,6 +61,11 @@ class Answer:
     @property
     def text(self) -> list[int]:
         return [self.tokens[index] for index in sorted(self.tokens)]
+
+    @property
+    def prompt(self) -> list[PromptLogprobs]:
+        """Pieces as they came."""
+        return [chunk.prompt for chunk in self.chunks if chunk.prompt is not None]
 
     @property
     def reuse(self) -> Reuse:
@@ -229,7 +234,7 @@ class WorkerBench:
         self,
         tokens: Tokens,
         prefill: Worker,
-        decode: Worker,
+        decode: Worker | None,
         *,
         cache: CacheMode = "on",
         source: FetchSource | None = None,
@@ -238,8 +243,9 @@ class WorkerBench:
         ref: RequestRef | None = None,
         remaining_ms: int = int(PATIENCE_S * 1e3),
         cached_tokens: int = 0,
+        prompt_logprobs: int | None = None,
     ) -> Answer:
-        """Reserve at both and run at both, as conductor and gateway do."""
+        """Reserve at both and run at both, as conductor and gateway do; without `decode` at one."""
         ref = ref or self.new_ref()
         sampling = sampling or Sampling(max_tokens=8, ignore_eos=True)
         answer = Answer(ref)
@@ -247,12 +253,12 @@ class WorkerBench:
         await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
         chain = chain_of(tokens, self.format)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
-        replies = await asyncio.gather(
-            self.reserve(
-                prefill, ref, tokens, source=source, cached_tokens=cached_tokens, **common
-            ),
-            self.reserve(decode, ref, tokens, max_tokens=sampling.max_tokens, **common),
-        )
+        for_decode = {**common, "max_tokens": sampling.max_tokens}
+        for_prefill = {**for_decode, "source": source, "cached_tokens": cached_tokens}
+        asked = [self.reserve(prefill, ref, tokens, **for_prefill)]
+        if decode is not None:
+            asked.append(self.reserve(decode, ref, tokens, **for_decode))
+        replies = await asyncio.gather(*asked)
         assert all(reply.is_accepted for reply in replies), replies
         fields: dict[str, Any] = {
             **common,
@@ -260,12 +266,11 @@ class WorkerBench:
             "reply_subject": reply_subject,
             "remaining_ms": remaining_ms,
         }
-        await asyncio.gather(
-            self.run_alone(decode, tokens, ref, prefill, decode, given=given, **fields),
-            self.run_alone(
-                prefill, tokens, ref, prefill, decode, given=given, source=source, **fields
-            ),
-        )
+        own = {"given": given, "source": source, "prompt_logprobs": prompt_logprobs, **fields}
+        runs = [self.run_alone(prefill, tokens, ref, prefill, decode, **own)]
+        if decode is not None:
+            runs.append(self.run_alone(decode, tokens, ref, prefill, decode, given=given, **fields))
+        await asyncio.gather(*runs)
         return answer
 
     async def submit_decode_alone(
@@ -287,7 +292,7 @@ class WorkerBench:
         tokens: Tokens,
         ref: RequestRef,
         prefill: Worker | InstanceRef,
-        decode: Worker,
+        decode: Worker | None,
         *,
         given: Sequence[int] = (),
         **fields: Any,
@@ -315,7 +320,7 @@ class WorkerBench:
         else:
             message = PrefillRun(
                 tokens=tokens.astype("<i4").tobytes(),
-                decode=decode.ref,
+                decode=None if decode is None else decode.ref,
                 is_resume=bool(given),
                 **fields,
             )

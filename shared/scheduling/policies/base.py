@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from shared.scheduling.pricing import Prices, Situation
+from shared.scheduling.pricing import Prices
+from shared.scheduling.situation import Situation
 
 
 class PlacementPolicy(Protocol):
@@ -11,4 +12,4 @@ class PlacementPolicy(Protocol):
     name: str
 
     def rank(self, situation: Situation) -> Prices:
-        """All of `situation.rows` priced, each once, `order` set: best first."""
+        """All of `situation.rows` priced, each once; `order` set: the wanted ones, best first."""

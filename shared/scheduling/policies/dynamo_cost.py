@@ -6,7 +6,8 @@ its decode batch; the smallest wins. A prefill instance has no decode blocks.
 
 import numpy as np
 
-from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
+from shared.scheduling.pricing import Prices, cheapest_first, price_local
+from shared.scheduling.situation import Situation
 
 DISK_CREDIT = 0.25
 """Of a block on disk against one in memory (which counts whole: the pool is read in place)."""
@@ -17,7 +18,7 @@ class DynamoCost:
 
     def rank(self, situation: Situation) -> Prices:
         prices = price_local(situation)
-        block_tokens = situation.column("block_tokens")
+        block_tokens = situation.facts.block_tokens
         active = (situation.column("queued_tokens") + situation.request.num_tokens) / block_tokens
         on_disk = situation.disk_blocks(prices.local_blocks)
         credit = prices.local_blocks - on_disk + DISK_CREDIT * on_disk

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.scheduling.fetching import fetch
-from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
+from shared.scheduling.pricing import Prices, cheapest_first, offer_of, price_local
+from shared.scheduling.situation import Situation
 from shared.scheduling.vocabulary import NodeMatch
 
 
@@ -20,8 +20,11 @@ class GlobalCacheAware:
             best_tokens = situation.usable_tokens(
                 min(best.num_blocks, situation.request.num_blocks)
             )
-            missing = np.maximum(best_tokens - prices.cached_tokens, 0)
-            fetch(prices, is_worth, (best,), best_tokens, link_s(missing * situation.token_bytes))
+            missing = np.maximum(best_tokens - prices.at_hand, 0)
+            # The own disk is read at the same time.
+            load_s = np.maximum(link_s(missing * situation.facts.token_bytes), prices.disk_s)
+            fetched = offer_of(situation, best_tokens, load_s, (best,))
+            prices.take(fetched, is_worth, prices.cost_s)
         return cheapest_first(prices, prices.load_s + prices.queue_s + prices.compute_s)
 
 
@@ -37,8 +40,7 @@ def best_match(situation: Situation) -> NodeMatch | None:
 def is_worth_fetching(situation: Situation, prices: Prices, best: NodeMatch) -> NDArray[np.bool_]:
     """best_len / prefix_len > threshold; with nothing local the ratio is infinite."""
     best_len = situation.usable_tokens(min(best.num_blocks, situation.request.num_blocks))
-    prefix_len = prices.cached_tokens
-    is_worth: NDArray[np.bool_] = (best_len > prefix_len) & (
-        best_len > situation.balancing_threshold * prefix_len
+    prefix_len = prices.at_hand
+    return np.logical_and(
+        best_len > prefix_len, best_len > situation.balancing_threshold * prefix_len
     )
-    return is_worth

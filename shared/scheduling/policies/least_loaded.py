@@ -1,6 +1,7 @@
 """The least work waiting, whatever is cached (load balancing in the paper's comparison)."""
 
-from shared.scheduling.pricing import Prices, Situation, backlogs_s, cheapest_first, price_local
+from shared.scheduling.pricing import Prices, cheapest_first, price_local
+from shared.scheduling.situation import Situation, backlogs_s
 
 
 class LeastLoaded:

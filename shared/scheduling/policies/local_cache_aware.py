@@ -1,6 +1,7 @@
 """Lowest TTFT with what each instance's own node holds; nothing is fetched."""
 
-from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
+from shared.scheduling.pricing import Prices, cheapest_first, price_local
+from shared.scheduling.situation import Situation
 
 
 class LocalCacheAware:

@@ -8,15 +8,10 @@ to decode costs (pairing).
 """
 
 from shared.scheduling.expected_prefix import offer_expected
-from shared.scheduling.fetching import Link, holders_by_depth, offer
+from shared.scheduling.fetching import offer, senders_by_depth
 from shared.scheduling.pairing import add_pair_costs
-from shared.scheduling.pricing import (
-    Prices,
-    Situation,
-    cheapest_first,
-    price_local,
-    ttfts_s,
-)
+from shared.scheduling.pricing import Prices, cheapest_first, price_local
+from shared.scheduling.situation import Situation
 
 
 class Moonpool:
@@ -24,14 +19,11 @@ class Moonpool:
 
     def rank(self, situation: Situation) -> Prices:
         prices = price_local(situation)
-        prices.cost_s = ttfts_s(prices) + prices.delay_s
-        at_hand = prices.cached_tokens
-        for depth, holders in holders_by_depth(situation):
-            link = Link(situation, holders)
-            reach = situation.usable_tokens(depth)
-            if (reach > at_hand).any():
-                offer(prices, holders, link, at_hand, reach)
-            if link.is_idle and len(holders) == situation.max_sources:
+        prices.cost_s = prices.offers[0].cost_s()
+        for senders in senders_by_depth(situation):
+            offer(prices, senders)
+            is_idle = senders.waiting_bytes == 0
+            if is_idle and len(senders.holders) == situation.max_sources:
                 break  # others hold less and would be no faster
         offer_expected(prices)
         add_pair_costs(prices)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from shared.scheduling.pricing import Prices, Situation, price_local, random_numbers
+from shared.scheduling.pricing import Prices, price_local, random_numbers
+from shared.scheduling.situation import Situation
 
 
 class RandomChoice:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from shared.scheduling.pricing import Prices, Situation, price_local
+from shared.scheduling.pricing import Prices, price_local
+from shared.scheduling.situation import Situation
 
 
 class RoundRobin:

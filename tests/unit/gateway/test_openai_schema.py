@@ -156,6 +156,14 @@ def test_an_answer_can_be_sent_back_as_libraries_write_it() -> None:
     }
 
 
+def test_a_message_may_say_that_it_is_one() -> None:
+    for kind in ("text", "message", None):
+        assert chat(messages=[{"role": "user", "content": "a", "type": kind}]).messages
+    assert refused(messages=[{"role": "user", "content": "a", "type": "image"}]).param == (
+        "messages[0].type"
+    )
+
+
 def test_developer_is_system_for_the_template() -> None:
     body = chat(messages=[{"role": "developer", "content": "a"}])
     assert body.messages[0].as_template_input()["role"] == "system"
@@ -188,6 +196,30 @@ def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     with pytest.raises(ApiError) as caught:
         completion(prompt=prompt)
     assert caught.value.param == "prompt"
+
+
+def test_no_tokens_at_all_are_for_a_prompt_that_is_echoed() -> None:
+    scored = completion(max_tokens=0, echo=True, logprobs=2)
+    assert (scored.answer_limit, scored.num_prompt_logprobs, scored.num_top_logprobs) == (0, 2, 2)
+    assert completion(max_tokens=0, echo=True).num_prompt_logprobs is None
+    assert completion(logprobs=2).num_prompt_logprobs is None
+    assert completion(echo=True, logprobs=0).num_prompt_logprobs == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0, "logprobs": 1}, "max_tokens"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens"),
+        ({"max_tokens": False, "echo": True}, "max_tokens"),
+        ({"max_tokens": 0, "echo": True, "placement": {"decode": "d1"}}, "placement"),
+    ],
+)
+def test_no_tokens_of_anything_else_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        completion(**fields)
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize("field", ["echo", "suffix", "best_of", "top_logprobs"])

@@ -95,3 +95,25 @@ def test_where_the_cache_was_has_four_names() -> None:
     assert cached_from(Reuse(local_tokens=1)) == "local"
     assert cached_from(Reuse(remote_tokens=1)) == "remote"
     assert cached_from(Reuse(local_tokens=1, remote_tokens=1)) == "mixed"
+
+
+def test_an_answer_without_tokens_takes_until_its_end_and_has_no_decode() -> None:
+    made = record()
+    made.note_placement(PLACEMENT.model_copy(update={"decode": None}))
+    times = Times(compute_s=2.0, score_s=0.5)
+    made.note_stage(StageReported(0, "prefill", times, Reuse(scored_tokens=99)))
+    assert made.ttft_s == 0.0
+    made.note_end(13.0)
+    bill = made.bill(JOB)
+    assert bill is not None
+    assert bill.real == Times(compute_s=2.0, score_s=0.5, overhead_s=1.0, ttft_s=3.0)
+    assert (bill.decode, bill.output_tokens, bill.decode_s) == (None, 0, 0.0)
+    shown = bill_for_client(bill)
+    assert (shown["decode"], shown["decode_node"], shown["scored_tokens"]) == (None, None, 99)
+
+
+def test_what_was_scored_is_told_though_a_later_attempt_scored_nothing() -> None:
+    made = record()
+    made.note_stage(StageReported(0, "prefill", None, Reuse(scored_tokens=99)))
+    made.note_stage(StageReported(1, "decode", None, Reuse(local_tokens=64)))
+    assert (made.reuse.scored_tokens, made.cached_tokens) == (99, 0)

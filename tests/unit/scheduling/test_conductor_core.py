@@ -7,6 +7,7 @@ import pytest
 
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.core_settings import CoreSettings
+from shared.scheduling.cost_model import CostProfile
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, SendRelease, SendReserve
 from shared.scheduling.events import (
     AskedElsewhere,
@@ -54,6 +55,19 @@ def test_a_placement_reserves_at_both_at_once_and_answers_when_both_accepted() -
     assert placed.decision.losers[0].reason
 
 
+def test_a_candidate_that_is_lost_while_others_answer_is_still_named_as_a_loser() -> None:
+    cluster = [instance("prefill", f"p{n}", f"n{n}", expected_start_s=n) for n in range(3)]
+    driven = Driven([*cluster, instance("decode", "d", "n9")])
+    reserves = driven.feed(PlaceAsked(99, request()))
+    driven.feed(InstanceLost("prefill", ("p1", "p1-1")))
+    for effect in reserves:
+        assert isinstance(effect, SendReserve)
+        answers = driven.feed(driven.answer(effect, is_accepted=True))
+    (placed,) = answers
+    assert isinstance(placed, AnswerPlaced)
+    assert [loser.prefill.id for loser in placed.decision.losers] == ["p1", "p2"]
+
+
 def test_the_longest_match_wins_and_another_node_fetches_it_when_that_one_is_busy() -> None:
     local = decision(Driven(two_nodes()).place(request(), match("n2", 60)))
     assert local.winner.prefill.id == "p2"
@@ -86,6 +100,52 @@ def test_cache_off_uses_no_match() -> None:
     placed = decision(Driven(two_nodes()).place(request(use_cache=False), match("n1", 60)))
     assert placed.winner.cached_tokens == 0
     assert placed.decode_source is None
+
+
+def test_an_answer_that_ends_with_the_prefill_is_placed_without_decode() -> None:
+    driven = Driven([instance("prefill", "p1", "n1"), instance("prefill", "p2", "n2")])
+    placed = decision(driven.place(request(needs_decode=False), match("n2", 60)))
+    assert (placed.winner.prefill.id, placed.decode, placed.decode_source) == ("p2", None, None)
+    assert (placed.predicted.handoff_s, placed.predicted.tbt_s) == (0.0, 0.0)
+    assert [effect.role for effect in driven.reserved] == ["prefill"]
+    explained = driven.core.explain(request(needs_decode=False), (), 0.0)
+    assert isinstance(explained, PlacementDecision)
+    assert explained.decode is None
+    # With more tokens there is nobody to decode them.
+    assert refusal(driven.place(request())).code == "no_instance"
+
+
+def test_a_prefill_alone_that_refuses_is_replaced_until_nobody_is_left() -> None:
+    driven = Driven(two_nodes(), accepts=lambda effect: len(driven.reserved) > 1)
+    assert decision(driven.place(request(needs_decode=False))).decode is None
+    assert [effect.role for effect in driven.reserved] == ["prefill", "prefill"]
+    nobody = Driven(two_nodes(), accepts=lambda _: False)
+    assert refusal(nobody.place(request(needs_decode=False))).code == "overloaded"
+    assert nobody.released == []
+
+
+def test_where_decode_is_matters_to_those_only_that_need_one() -> None:
+    """A prefill beside a decode hands over in place, which is worth a short queue."""
+    instances = [
+        instance("prefill", "p1", "n1", expected_start_s=0.01),
+        instance("prefill", "p2", "n2"),
+        instance("decode", "d1", "n1"),
+    ]
+    slow = CostProfile(transfer_bytes_per_s=1e6)
+    with_tokens = decision(Driven(instances, profile=slow).place(request()))
+    assert with_tokens.winner.prefill.id == "p1"
+    without = decision(Driven(instances, profile=slow).place(request(needs_decode=False)))
+    assert without.winner.prefill.id == "p2"
+
+
+def test_a_prompt_alone_may_fill_the_context() -> None:
+    instances = [instance("prefill", "p1", "n1", context_tokens=1_000)]
+    assert (
+        decision(Driven(instances).place(request(1_000, max_tokens=0, needs_decode=False))).decode
+        is None
+    )
+    too_long = refusal(Driven(two_nodes()).place(request(8_192, max_tokens=1)))
+    assert too_long.code == "context_exceeded"
 
 
 def test_a_refused_side_is_replaced_and_the_other_promise_is_kept() -> None:

@@ -160,6 +160,7 @@ def test_a_finished_request_is_its_bill() -> None:
 def test_a_request_without_the_cache_asks_it_nothing() -> None:
     seen = RequestMetrics()
     seen.ended(job(cache="off"), record(1.0), "length", bill(1.0))
+    seen.ended(job(), record(1.0), "length", bill(1.0, scored_tokens=599))
     assert scraped(("gateway", seen.readings)).value(metrics.PREFIX_QUERIES, model=MODEL) == 0
 
 

@@ -1,7 +1,7 @@
 // One request: its bill beside the prediction, and each decision with all that was weighed.
 
 import { h } from "./dom.js";
-import { bytes, count, seconds } from "./format.js";
+import { bytes, count, pathText, seconds } from "./format.js";
 import { key as adminKey } from "./login.js";
 import { empty, sourceShares, state, table } from "./parts.js";
 import { elsewhere, endOf, timeline } from "./timeline.js";
@@ -68,7 +68,8 @@ const difference = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : "−"}${
 
 function moved(row) {
   return h("p", { class: "facts" }, `fetched ${bytes(row.fetched_bytes)}, streamed to decode ${
-    bytes(row.streamed_bytes)}, over ${row.transport}`);
+    bytes(row.streamed_bytes)}, over ${row.transport}`, row.scored_tokens
+    ? `; ${count(row.scored_tokens)} prompt tokens scored, so computed even where cached` : null);
 }
 
 function decisionView(decision, bill) {
@@ -81,7 +82,7 @@ function decisionView(decision, bill) {
     .map(([reason, number]) => `${count(number)} × ${reason}`);
   return h("section", { class: "decision" },
     h("h4", {}, `Attempt ${decision.attempt + 1}: `, placement
-      ? `${placement.prefill.id} → ${placement.decode.id}, by ${placement.policy}`
+      ? `${pathText(placement.prefill.id, placement.decode?.id)}, by ${placement.policy}`
       : state("refused")),
     refusal ? h("p", {}, h("code", {}, refusal.code), ` ${refusal.message}`, targets(refusal)) : null,
     rows.length ? table([["prefill"], ["node"], ["local", 1], ["fetched", 1], ["queue", 1],

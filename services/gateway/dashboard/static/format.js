@@ -38,4 +38,7 @@ export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }
 
+/** Instances that a request ran at; one whose prompt alone was asked for has no decode. */
+export const pathText = (prefill, decode) => (decode ? `${prefill} → ${decode}` : prefill);
+
 export const ratio = (part, whole) => (whole > 0 ? part / whole : 0);

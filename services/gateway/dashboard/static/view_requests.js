@@ -2,7 +2,7 @@
 
 import { detailView, forgetDetails } from "./detail.js";
 import { h } from "./dom.js";
-import { ago, bytes, count, plural, seconds } from "./format.js";
+import { ago, bytes, count, pathText, plural, seconds } from "./format.js";
 import { SOURCES, empty, state } from "./parts.js";
 import { endOf, stageLegend, timeline } from "./timeline.js";
 import { noRequest } from "./view_overview.js";
@@ -70,7 +70,7 @@ function ran(row, end) {
     : h("span", { class: `state ${row.is_met ? "is-good" : "is-bad"}` },
       row.is_met ? "✓ target met" : "✕ target missed");
   return [
-    h("span", { class: "path" }, h("span", {}, `${row.prefill} → ${row.decode}`),
+    h("span", { class: "path" }, h("span", {}, pathText(row.prefill, row.decode)),
       h("span", { class: "soft" }, `${count(row.prompt_tokens)} + ${
         count(row.output_tokens)} tokens`, row.attempts > 1
         ? ` · ${plural(row.attempts, "attempt")}` : null)),

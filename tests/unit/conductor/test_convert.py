@@ -1,0 +1,74 @@
+"""What a conductor learns from a bill, and what it asks of instances."""
+
+import pytest
+
+from services.conductor import convert
+from shared.messages.bill import FinishedBill, Reuse, Times
+from shared.messages.common import CacheMode, InstanceRef, RequestRef
+from shared.messages.conductor import PlaceRequest
+from shared.messages.index import MatchReply
+from shared.scheduling.effects import SendReserve
+
+PREFILL = InstanceRef(id="p", incarnation="p-1", node="n")
+DECODE = InstanceRef(id="d", incarnation="d-1", node="n")
+PREDICTED = Times(compute_s=2.0, ttft_s=2.0, tbt_s=0.1)
+
+
+def bill(decode: InstanceRef | None, **real: float) -> FinishedBill:
+    return FinishedBill(
+        request_id="r",
+        model="m",
+        prefill=PREFILL,
+        decode=decode,
+        predicted=PREDICTED,
+        real=Times(**real),
+        reuse=Reuse(prompt_tokens=500),
+    )
+
+
+def test_what_a_prompts_log_probabilities_took_is_not_learnt() -> None:
+    """No other request of that length takes it, and nobody predicted it."""
+    scored = bill(DECODE, compute_s=3.0, score_s=1.0, ttft_s=3.5, overhead_s=0.5)
+    plain = bill(DECODE, compute_s=2.0, ttft_s=2.5, overhead_s=0.5)
+    learnt = convert.bill_of(scored)
+    assert learnt == convert.bill_of(plain)
+    assert learnt.compute_s == 2.0
+    assert convert.outcomes_of(scored, 2.0) == convert.outcomes_of(plain, 2.0)
+
+
+def test_a_request_without_decode_says_nothing_of_any() -> None:
+    (prefill,) = convert.outcomes_of(bill(None, compute_s=2.0), 2.0)
+    assert (prefill.service, prefill.party) == ("prefill", ("p", "p-1"))
+    assert len(convert.outcomes_of(bill(DECODE, compute_s=2.0), 2.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("cache", "reads", "publishes"),
+    [("on", True, True), ("write", False, True), ("off", False, False)],
+)
+def test_the_instance_hears_what_the_cache_is_for(
+    cache: CacheMode, reads: bool, publishes: bool
+) -> None:
+    asked = PlaceRequest(
+        ref=RequestRef(request_id="r", gateway="g", gateway_incarnation="g-1"),
+        model="m",
+        num_tokens=500,
+        max_tokens=0,
+        cache=cache,
+    )
+    request = convert.request_of(asked, MatchReply())
+    assert (request.use_cache, request.publishes, request.needs_decode) == (reads, publishes, False)
+    insisting = asked.model_copy(update={"max_tokens": 1, "decode": "d"})
+    assert convert.request_of(insisting, MatchReply()).needs_decode
+    effect = SendReserve(
+        place_id=1,
+        role="prefill",
+        instance=("p", "p-1"),
+        request=request,
+        cached_tokens=0,
+        sources=(),
+        ttl_s=2.0,
+        reason="",
+    )
+    reserve = convert.reserve_of(effect, "")
+    assert (reserve.cache, reserve.max_tokens) == (cache, 0)
