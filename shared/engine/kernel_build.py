@@ -12,8 +12,7 @@ KernelIsa = Literal["avx512", "avx2"]
 
 _HERE = Path(__file__).parent
 _SOURCES = tuple(
-    _HERE / f"kernels{name}"
-    for name in (".c", "_linear.h", "_product.h", "_avx512.h", "_avx2.h")
+    _HERE / f"kernels{name}" for name in (".c", "_linear.h", "_product.h", "_avx512.h", "_avx2.h")
 )
 _NEEDED: dict[KernelIsa, tuple[str, ...]] = {
     "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"),

@@ -24,6 +24,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_pages_are_not_taken_anew_for_each_layer() -> None:
     # 50 times 12 MB would be 153,600 pages; a process of its own, since it sets its heap.
     done = subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-P", "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert int(done.stdout) < 5_000
