@@ -19,6 +19,7 @@ MODULE = "services."
 ORDER = ("gateway", "conductor", "cache-index", "prefill", "decode", "transfer")
 """Nodes last: their workers attach elsewhere meanwhile."""
 LOOK_AGAIN_S = 0.2
+KNOWN_TRIES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Running:
     """A process of a service, as its launcher started it."""
 
     member: Member
-    pid: int
+    process: psutil.Process
+    """Knows when it was started: another one that gets its pid later is not it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class Restarted:
 
 
 def processes_of(launcher_pid: int, nats_url: str) -> list[Running]:
-    """Services that this launcher runs on that NATS, in the order of a rolling restart."""
-    found = []
+    """Services that this launcher runs on that NATS, in the order of a rolling restart. Of one that
+    hands over the successor, not the one that finishes what it has."""
+    found: dict[Member, Running] = {}
     for child in psutil.Process(launcher_pid).children():
         try:
             argv, env = child.cmdline(), child.environ()
@@ -48,8 +51,10 @@ def processes_of(launcher_pid: int, nats_url: str) -> list[Running]:
         if not argv or not argv[-1].startswith(MODULE) or env.get("MOONPOOL_NATS_URL") != nats_url:
             continue
         service = argv[-1].removeprefix(MODULE).replace("_", "-")
-        found.append(Running(Member(service, name), child.pid))
-    return sorted(found, key=lambda one: (ORDER.index(one.member.service), one.member.id))
+        member = Member(service, name)
+        if member not in found or found[member].process.create_time() < child.create_time():
+            found[member] = Running(member, child)
+    return sorted(found.values(), key=lambda one: (ORDER.index(one.member.service), one.member.id))
 
 
 async def restart_all(
@@ -58,15 +63,20 @@ async def restart_all(
     """Each of them once; LaunchError when one is not ready again in time, the rest is left then."""
     for one in chosen:
         start_s = monotonic_s()
-        old = psutil.Process(one.pid)
-        before = await _incarnation(bus, one.member)
-        old.send_signal(signal.SIGTERM)
+        old = one.process
         try:
             async with asyncio.timeout(timeout_s):
+                before = await _known_incarnation(bus, one.member)
+                old.send_signal(signal.SIGTERM)
                 if one.member.service == "gateway":
                     await _until_succeeded(bus, http, base_url, one.member, before)
                 else:
                     await _until_back(bus, http, base_url, one.member, old)
+        except psutil.NoSuchProcess:
+            raise LaunchError(
+                f"{one.member.id} has ended meanwhile and is being started anew",
+                hint="nothing was restarted after it: give the command again",
+            ) from None
         except TimeoutError:
             raise LaunchError(
                 f"{one.member.id} is not ready again {timeout_s:g} s after SIGTERM",
@@ -79,6 +89,16 @@ async def _incarnation(bus: Bus, member: Member) -> str | None:
     """Of the one that is ready under this name, as conductors hear it."""
     state = await readiness.ask_conductor(bus)
     return None if state is None else readiness.heard(state).get((member.service, member.id))
+
+
+async def _known_incarnation(bus: Bus, member: Member) -> str | None:
+    """As above, asked for a while: a conductor that did not answer knows of no successor either."""
+    for _ in range(KNOWN_TRIES):
+        found = await _incarnation(bus, member)
+        if found is not None:
+            return found
+        await asyncio.sleep(LOOK_AGAIN_S)
+    return None
 
 
 async def _until_succeeded(

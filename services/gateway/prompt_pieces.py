@@ -17,9 +17,9 @@ class PromptPieces:
         self._by_place.clear()
 
     def take(self, piece: PromptLogprobs) -> None:
-        """Repeats change nothing."""
+        """The last one counts: one said again is the same, or of a pass after one that was void."""
         if not self.is_given:
-            self._by_place.setdefault(piece.first, piece)
+            self._by_place[piece.first] = piece
 
     def whole(self) -> tuple[PromptLogprobs, ...] | None:
         """All pieces in order; None while some are missing."""

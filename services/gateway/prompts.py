@@ -22,7 +22,7 @@ T = TypeVar("T")
 THREADS = 2
 MESSAGE_ROOM_BYTES = 64 << 10
 """Of a message, for all that is not tokens or keys."""
-MAX_SCORES = 1 << 20
+MAX_SCORES = 1 << 17
 """Log probabilities of prompts in one answer: some 40 MB of JSON."""
 
 

@@ -157,7 +157,11 @@ class GatewayService:
         http.stop_accepting()
         if self._feed is not None:
             self._feed.close()
-        await unless(context.hurried, http.all_left())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await unless(context.hurried, http.all_left())
+        if self._succeeded.is_set():  # else nobody takes new connections meanwhile
+            await unless(context.hurried, http.all_left())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 await generator.close()

@@ -132,6 +132,7 @@ class PrefillPass:
                 await self._compute_chunk(chunks[0])
                 break
         for done, chunk in pairwise(chunks):
+            self._check_unchanged(done)  # what is told now counts
             await self._tell_scores(done)
             await self._seal(done)
             async with tools.turns.turn(job.handle):
@@ -241,7 +242,9 @@ class PrefillPass:
         queue.computing(job.handle, chunk.end, chunk.num_tokens, monotonic_s())
         self._first, seconds = await self._tools.compute.run(work)
         self._compute_s += seconds
-        queue.computed(job.handle, chunk.end, chunk.num_tokens, seconds)
+        # Prompts that are not scored are as fast as ever: the queue must not learn otherwise.
+        score_s = 0.0 if self._scores is None else self._scores.seconds
+        queue.computed(job.handle, chunk.end, chunk.num_tokens, seconds - score_s)
 
     def _choose_first(self, logits: torch.Tensor | None) -> Sampled | None:
         """Token 0 of the answer; None without logits."""

@@ -80,7 +80,7 @@ class TokenSender:
         """
         if not await self._until_heard(self._chunk((), prompt=piece)):
             raise ServiceError(
-                ErrorCode.INTERNAL,
+                ErrorCode.OVERLOADED,  # that nobody hears says nothing against this instance
                 f"gateway {self._ref.gateway} does not hear the prompt's log probabilities",
                 is_retryable=True,
             )

@@ -179,3 +179,21 @@ async def test_a_successor_takes_the_socket_over_without_one_refused_connection(
                 await until(draining.done, timeout_s=20, what="the old one has made way")
                 await more_are_right("the new one answers")
                 over.set()
+
+
+async def test_without_a_successor_the_next_process_need_not_wait_for_long_answers(
+    nats_url: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        settings = {"http_port": listening.getsockname()[1], "drain_timeout_s": 0.5}
+        fd = os.dup(listening.fileno())
+        async with running_rig(nats_url, http_fd=fd, **settings) as rig:
+            decode = rig.cluster.get("d0")
+            decode.open.clear()
+            streaming = asyncio.ensure_future(chat(rig.http, stream=True))
+            await until(lambda: decode.runs, what="decode runs")
+            assert rig.context.longest_drain_s > 60
+            await asyncio.wait_for(begin_drain(rig), 20)
+            assert rig.service.num_in_flight == 1
+            decode.open.set()
+            assert (await streaming).status_code == 200

@@ -59,3 +59,10 @@ def test_what_was_given_is_not_changed_any_more() -> None:
     pieces.is_given = True
     pieces.take(piece(2, 1))
     assert pieces.whole() == (piece(1, 2),)
+
+
+def test_a_piece_of_a_later_pass_replaces_that_of_a_void_one() -> None:
+    pieces = PromptPieces(3)
+    pieces.take(piece(1, 2, -9.0))
+    pieces.take(piece(1, 2, -1.0))
+    assert pieces.whole() == (piece(1, 2, -1.0),)

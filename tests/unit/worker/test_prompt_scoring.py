@@ -122,7 +122,7 @@ async def test_a_gateway_that_never_hears_is_an_error_to_try_again(
     await sender.send(1, scores(3))
     with pytest.raises(ServiceError) as caught:
         await sender.drain()
-    assert (caught.value.code, caught.value.is_retryable) == (ErrorCode.INTERNAL, True)
+    assert (caught.value.code, caught.value.is_retryable) == (ErrorCode.OVERLOADED, True)
     await sender.close()
 
 
