@@ -159,7 +159,14 @@ async def _play_all(
 def _player(
     target: Target, model: str, policy: str | None, chooser: Chooser | None = None
 ) -> Player:
-    return Player(target.base_url, model, target.admin_key, policy=policy, chooser=chooser)
+    return Player(
+        target.base_url,
+        model,
+        target.admin_key,
+        policy=policy,
+        chooser=chooser,
+        watches_machine=True,
+    )
 
 
 async def _play(player: Player, plan: Plan, name: str) -> Run:

@@ -38,7 +38,7 @@ def measures_of(name: str, run: Run, slo: Slo) -> dict[str, Any]:
         "effective": effective_capacity(times, len(run.played), slo),
         **_sources(served),
         "prediction_error": _prediction_errors(served),
-        "machine": {"moved": run.machine.moved, "is_steady": run.machine.is_steady},
+        "machine": run.machine.summary(),
         "client_lag_p99_s": lag_s,
         "client_loop_lag_p99_s": loop_s,
         "is_client_the_bottleneck": max(lag_s, loop_s) > LATE_S,

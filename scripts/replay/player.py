@@ -39,6 +39,7 @@ class Run:
     played: list[Played]
     span_s: float = 0.0
     machine: MachineCheck = field(default_factory=MachineCheck)
+    """Without a look unless the player watches it."""
     loop_lags_s: list[float] = field(default_factory=list)
     """How late the client's own timer fired: above some milliseconds it is the bottleneck."""
 
@@ -61,28 +62,33 @@ class Player:
     max_connections: int = 1_024
     chooser: Chooser | None = None
     """Chooses `placement` for each request."""
+    watches_machine: bool = False
+    """Some seconds more before and after."""
 
     async def play(
         self, requests: Sequence[PlannedRequest], on_done: Callable[[], None] = lambda: None
     ) -> Run:
         limits = httpx.Limits(max_connections=self.max_connections)
         run = Run([Played(planned) for planned in requests])
-        run.machine.look_idle()
+        if self.watches_machine:
+            await asyncio.to_thread(run.machine.look_idle, run.machine.before_s)
         start_s = monotonic_s()
         async with (
             httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S, limits=limits) as http,
             asyncio.TaskGroup() as probing,
         ):
             probe = probing.create_task(_probe(run.loop_lags_s))
-            watch = probing.create_task(run.machine.watch())
+            watch = probing.create_task(run.machine.watch()) if self.watches_machine else None
             async with asyncio.TaskGroup() as group:
                 for played in run.played:
                     await asyncio.sleep(max(0.0, start_s + played.planned.at_s - monotonic_s()))
                     group.create_task(self._send(http, played, start_s, on_done))
             probe.cancel()
-            watch.cancel()
+            if watch is not None:
+                watch.cancel()
         run.span_s = monotonic_s() - start_s
-        run.machine.look_idle()
+        if self.watches_machine:
+            await asyncio.to_thread(run.machine.look_idle, run.machine.after_s)
         return run
 
     async def _send(
