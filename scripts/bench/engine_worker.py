@@ -1,18 +1,16 @@
 """Measures our own engine, in a process of its own, as the peers are (see peer_lines)."""
 
-import asyncio
 import importlib.metadata
 import mmap
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from scripts.bench.engine_layers import LayerClock, typical_s, woken_loop
 from scripts.bench.limits import copy_bytes_per_s, gemm_flops_per_s, read_bytes_per_s
 from scripts.bench.references import ContiguousDecode, FreePrefill
 from scripts.bench.work import linear_shapes
@@ -21,7 +19,6 @@ from shared.engine.kv_layout import view_pool
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.prefill import PrefillEngine
 from shared.engine.self_test import check_equalities
-from shared.worker.grid import NUM_LAYER_GROUPS, layer_groups
 
 _SMAPS = Path("/proc/self/smaps_rollup")
 
@@ -45,21 +42,6 @@ class Engine:
         self._run(tokens, prefix_tokens)
         return time.perf_counter() - start_s
 
-    def prefill_in_chunks(self, num_tokens: int, prefix_tokens: int = 0) -> float:
-        """CPU time of the same, as a multiple of that of a first chunk.
-
-        First chunks run before, between and after the prompt's own: a machine whose speed changes
-        from one second to the next changes it for both.
-        """
-        tokens, grid = self._tokens(num_tokens), self._loaded.grid_tokens
-        multiple, before_s = 0.0, self._timed_chunk(tokens, 0, None)
-        for start in range(prefix_tokens, num_tokens, grid):
-            chunk_s = self._timed_chunk(tokens, start, None)
-            after_s = self._timed_chunk(tokens, 0, None)
-            multiple += 2 * chunk_s / (before_s + after_s)
-            before_s = after_s
-        return multiple
-
     def prefill_free(self, num_tokens: int) -> float:
         """The same without grid and pool, in chunks of the same size."""
         tokens = torch.from_numpy(self._tokens(num_tokens).astype(np.int64))
@@ -69,25 +51,35 @@ class Engine:
         self._free.prefill(tokens)
         return time.perf_counter() - start_s
 
-    def hooks_cost(self, num_tokens: int, repeats: int) -> float:
-        """CPU time of a prefill with a hook after each layer, as a ratio to one without.
+    def layer_seconds(self, num_tokens: int, prefix_tokens: int = 0) -> list[float]:
+        """Of each layer of each chunk that is computed, and of what follows the last layers."""
+        tokens, clock = self._tokens(num_tokens), LayerClock()
+        self._run(tokens, prefix_tokens, clock)
+        return clock.seconds
 
-        The two run chunk by chunk in turn: the effect looked for is smaller than what the
-        machine's speed changes from one second to the next.
-        """
-        tokens = self._tokens(num_tokens)
-        bare, hooked = 0.0, 0.0
-        with _hook(self._loaded.config.num_layers) as hook:
+    def hooks(self, num_tokens: int, repeats: int) -> dict[str, float]:
+        """Seconds of a prefill with what a worker's hooks do and without (`typical_s`, the two
+        chunk by chunk in turn), and of it what the hooks and the loop they wake take themselves."""
+        bare: list[list[float]] = []
+        hooked: list[list[float]] = []
+        own_s = 0.0
+        with woken_loop(self._loaded.config.num_layers) as woken:
             for repeat in range(repeats):
+                tokens = self._tokens(num_tokens)
+                without, with_hook = LayerClock(), LayerClock(woken.on_layer)
                 for start in range(0, num_tokens, self._loaded.grid_tokens):
                     # Nobody is always the second, who finds the caches warm.
-                    for is_hooked in (False, True) if repeat % 2 else (True, False):
-                        seconds = self._timed_chunk(tokens, start, hook if is_hooked else None)
-                        if is_hooked:
-                            hooked += seconds
-                        else:
-                            bare += seconds
-        return hooked / bare
+                    pair = (without, with_hook) if repeat % 2 else (with_hook, without)
+                    for clock in pair:
+                        self._chunk(tokens, start, clock)
+                bare.append(without.seconds)
+                hooked.append(with_hook.seconds)
+                own_s += with_hook.inner_s
+        return {
+            "bare_s": typical_s(bare),
+            "hooked_s": typical_s(hooked),
+            "own_s": (own_s + woken.cpu_s) / repeats,
+        }
 
     def decode(self, context: int, batch: int, steps: int) -> float:
         """Seconds of a step over sequences of `context` tokens, loaded from the pool."""
@@ -147,49 +139,27 @@ class Engine:
     def _tokens(self, count: int) -> Any:
         return self._random.integers(0, self._loaded.config.vocab_size, count, dtype=np.int32)
 
-    def _run(self, tokens: Any, prefix_tokens: int) -> None:
+    def _run(self, tokens: Any, prefix_tokens: int, clock: LayerClock | None = None) -> None:
         for start in range(prefix_tokens, len(tokens), self._loaded.grid_tokens):
-            self._chunk(tokens, start, None)
+            self._chunk(tokens, start, clock)
 
-    def _timed_chunk(self, tokens: Any, start: int, hook: Callable[[int], None] | None) -> float:
-        start_s = time.process_time()
-        self._chunk(tokens, start, hook)
-        return time.process_time() - start_s
-
-    def _chunk(self, tokens: Any, start: int, hook: Callable[[int], None] | None) -> None:
+    def _chunk(self, tokens: Any, start: int, clock: LayerClock | None) -> None:
         chunk = tokens[start : start + self._loaded.grid_tokens]
         block_tokens = self._loaded.layout.block_tokens
         first = start // block_tokens
         slots: Sequence[int] = range(first, first + -(-len(chunk) // block_tokens))
+        if clock is not None:
+            clock.begin()
         self._prefill.prefill_chunk(
             chunk,
             start,
             range(first),
             slots,
-            on_layer=hook,
+            on_layer=None if clock is None else clock.on_layer,
             want_logits=start + len(chunk) == len(tokens),
         )
-
-
-@contextmanager
-def _hook(num_layers: int) -> Iterator[Callable[[int], None]]:
-    """What a worker's hook does in the compute thread: wakes the loop for each layer group."""
-    groups = layer_groups(num_layers, NUM_LAYER_GROUPS)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="hook")
-    thread.start()
-    layers: list[int] = []
-
-    def on_layer(layer: int) -> None:
-        if layer in groups:
-            loop.call_soon_threadsafe(layers.append, layer)
-
-    try:
-        yield on_layer
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        if clock is not None:
+            clock.end()
 
 
 def _seconds_per_step(step: Callable[[int], None], context: int, steps: int) -> float:
@@ -211,7 +181,7 @@ def load(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     load_s = time.perf_counter() - start_s
     engine = Engine(loaded, settings["pool_tokens"])
     names = (
-        "prefill", "prefill_in_chunks", "prefill_free", "hooks_cost", "decode",
+        "prefill", "prefill_free", "layer_seconds", "hooks", "decode",
         "decode_contiguous", "gemm_limit", "read_limit", "copy_limit", "self_test", "pss_bytes",
     )  # fmt: skip
     return (

@@ -1,0 +1,36 @@
+import pytest
+
+from scripts.bench.engine_layers import LayerClock, typical_s, woken_loop
+
+
+def test_a_slow_second_of_the_machine_is_not_in_the_sum() -> None:
+    """Each run has another slow layer; the median of the whole runs would have one of them."""
+    runs = [[9.0, 1.0, 2.0], [1.0, 9.0, 2.0], [1.0, 1.0, 2.0]]
+    assert typical_s(runs) == pytest.approx(4.0)
+
+
+def test_runs_of_other_work_are_not_summed() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        typical_s([[1.0], [1.0, 2.0]])
+
+
+def test_the_clock_has_each_layer_and_what_follows_the_last() -> None:
+    called: list[int] = []
+    clock = LayerClock(called.append)
+    for _ in range(2):
+        clock.begin()
+        for layer in range(3):
+            clock.on_layer(layer)
+        clock.end()
+    assert len(clock.seconds) == 2 * 4
+    assert min(clock.seconds) > 0
+    assert called == [0, 1, 2] * 2
+    assert 0 < clock.inner_s < sum(clock.seconds)
+
+
+def test_the_loop_hears_of_each_group_and_its_time_is_known() -> None:
+    with woken_loop(30) as woken:
+        for layer in range(30):
+            woken.on_layer(layer)
+    assert woken.layers == sorted(woken.groups)
+    assert woken.cpu_s > 0
