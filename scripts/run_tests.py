@@ -18,6 +18,7 @@ NOTHING_SELECTED = 5
 MAX_AGAIN = 3
 """Failed tests of a group that CI runs once more, alone; more than that are no accident."""
 MAX_WORKERS = 4
+SHOW_SLOWEST = ("--durations=12", "--durations-min=10")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ def run_group(group: Group, *, is_all: bool, arguments: list[str]) -> Outcome | 
     with tempfile.TemporaryDirectory(prefix="moonpool-tests-") as folder:
         report = Path(folder) / "report.xml"
         pytest = [sys.executable, "-P", "-m", "pytest", "-q", "-o", f"cache_dir={folder}/cache"]
-        command = [*pytest, "-n", str(workers), "--dist", "loadfile", f"--junitxml={report}"]
+        # One worker is this process: another one would only take its time to start.
+        spread = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
+        command = [*pytest, *spread, *SHOW_SLOWEST, f"--junitxml={report}"]
         rest = [*marks, *arguments, *map(str, folders)]
         code = subprocess.run([*command, *rest], cwd=ROOT, check=False).returncode
         counts, unsteady = counts_of(report), tuple[str, ...]()
