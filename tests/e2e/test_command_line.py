@@ -145,6 +145,7 @@ def test_a_killed_launcher_leaves_nothing_either(up: Up) -> None:
     assert_nothing_is_left(up.process.pid, ready)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_service_that_is_killed_or_restarted_comes_back(up: Up) -> None:
     ready = up.wait_ready()
