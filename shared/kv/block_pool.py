@@ -90,8 +90,8 @@ class BlockPool:
 
     def num_available(self, owner: str, cap: int) -> int:
         """Slots that `allocate` would give this owner now."""
-        room = cap - self._holders.num_own(owner)
-        return max(0, min(room, self._slots.count(SlotState.FREE) + self._tree.num_evictable))
+        available = self._slots.count(SlotState.FREE) + self._tree.num_evictable
+        return max(0, min(cap - self._holders.num_own(owner), available))
 
     def allocate(
         self, owner: str, handle: str, num_slots: int, cap: int
@@ -114,11 +114,8 @@ class BlockPool:
 
     def is_writing(self, owner: str, handle: str, slot: Slot) -> bool:
         """Whether the handle may write this slot now."""
-        return (
-            0 <= slot < self._slots.num_slots
-            and self._slots.is_in(slot, SlotState.WRITING)
-            and self._holders.owns(owner, handle, slot)
-        )
+        is_own = self._holders.owns(owner, handle, slot)
+        return is_own and self._slots.is_in(slot, SlotState.WRITING)
 
     def generation(self, slot: Slot) -> Generation:
         return self._slots.generation(slot)
@@ -134,6 +131,7 @@ class BlockPool:
         """
         self._check_seal(owner, handle, start, chain, items)
         done: list[SealedItem] = []
+        readable: list[Slot] = []
         index = start
         for item in items:
             if item.key is None:
@@ -142,6 +140,8 @@ class BlockPool:
             place = place_of(chain, index)
             existing = self._tree.slot_of(item.key)
             if existing is not None:
+                self._holders.keep(owner, handle, readable)
+                readable.clear()
                 self._free_own(owner, handle, item.slot)
                 self._hold(owner, handle, [existing])
                 self._policy.used(existing)
@@ -149,8 +149,10 @@ class BlockPool:
             elif place.parent is not None and self._tree.slot_of(place.parent) is None:
                 done.append(self._keep_private(item))
             else:
-                done.append(self._make_readable(owner, handle, item, place))
+                readable.append(item.slot)
+                done.append(self._make_readable(item, place))
             index += 1
+        self._holders.keep(owner, handle, readable)
         return done
 
     def free_own(self, owner: str, handle: str, blocks: Sequence[HeldBlock]) -> None:
@@ -342,12 +344,8 @@ class BlockPool:
         self._slots.finish(item.slot, SlotState.PRIVATE, item.checksum)
         return SealedItem(HeldBlock(item.slot, item.generation, item.checksum), False)
 
-    def _make_readable(
-        self, owner: str, handle: str, item: SealItem, place: BlockPlace
-    ) -> SealedItem:
+    def _make_readable(self, item: SealItem, place: BlockPlace) -> SealedItem:
         self._slots.finish(item.slot, SlotState.SEALED, item.checksum)
-        self._holders.take_back(owner, handle, item.slot)
-        self._holders.hold(owner, handle, [item.slot])
         self._tree.add(item.slot, place)
         self._policy.stored(item.slot, place.key)
         self.log.stored(place)
@@ -358,12 +356,13 @@ class BlockPool:
     ) -> None:
         index = start
         seen: set[Slot] = set()
+        own, slots = self._holders.own(owner, handle), self._slots
         for item in items:
             slot, generation = item.slot, item.generation
-            if slot in seen or not self.owns_writing(owner, handle, slot, generation):
-                raise NotYours(
-                    f"slot {slot} generation {generation} is not a WRITING slot of {handle}"
-                )
+            is_own = slot in own and slots.is_in(slot, SlotState.WRITING)
+            if slot in seen or not is_own or slots.generation(slot) != generation:
+                what = f"slot {slot} generation {generation}"
+                raise NotYours(f"{what} is not a WRITING slot of {handle}")
             seen.add(slot)
             if item.key is None:
                 continue

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from shared.kv.hold_counts import HoldCounts
@@ -84,6 +85,23 @@ class HolderTable:
     def take_back(self, owner: str, handle: str, slot: Slot) -> None:
         self._owners[owner][handle].own.remove(slot)
         self._num_own[owner] -= 1
+
+    def own(self, owner: str, handle: str) -> AbstractSet[Slot]:
+        """Slots that the handle may write or has as private."""
+        holding = self._owners.get(owner, {}).get(handle)
+        return frozenset() if holding is None else holding.own
+
+    def keep(self, owner: str, handle: str, slots: Collection[Slot]) -> None:
+        """Slots of its own, which it holds from now on."""
+        if not slots:
+            return
+        new = {*slots}
+        holding = self._owners[owner][handle]
+        holding.own -= new
+        self._num_own[owner] -= len(new)
+        holding.held |= new
+        self._held_by.setdefault(owner, HoldCounts()).add(new)
+        self._holds.add(new)
 
     def hold(self, owner: str, handle: str, slots: Collection[Slot]) -> set[Slot]:
         """Those of the slots that this handle did not hold before."""

@@ -90,6 +90,6 @@ async def test_what_no_message_can_hold_is_refused_with_its_size() -> None:
     prompts = PromptMaker(TEXT_MODEL, default_max_tokens=1, max_message_bytes=MESSAGE_ROOM_BYTES)
     with pytest.raises(ApiError) as caught:
         await completion(prompts, "x" * 40)
-    assert caught.value.status == 413
+    assert (caught.value.status, caught.value.code) == (413, "message_too_large")
     assert str(MESSAGE_ROOM_BYTES + 40 * 4 + 32) in caught.value.message
     prompts.close()

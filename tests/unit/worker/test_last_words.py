@@ -9,7 +9,7 @@ from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorCode, InstanceRef, NodeRef, Ok, RequestRef
 from shared.messages.decode import Handoff, HandoffReply
 from shared.messages.envelope import Message
-from shared.messages.tokens import TokenChunk
+from shared.messages.tokens import PromptLogprobs, TokenChunk
 from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
 from shared.worker import handover, token_sender
 from shared.worker.attempts import Attempt
@@ -65,6 +65,16 @@ async def test_a_gateway_that_never_hears_the_end_holds_nothing_up_for_ever() ->
     bus = LossyBus([NOBODY])
     sender = TokenSender(bus, REF, "decode", "reply")  # type: ignore[arg-type]
     await sender.send_last(finish_reason="stop")
+    assert len(bus.asked) == token_sender.LAST_TRIES
+
+
+async def test_scores_of_a_prompt_that_nobody_hears_are_not_the_instances_fault() -> None:
+    bus = LossyBus([LOST, NOBODY])
+    sender = TokenSender(bus, REF, "prefill", "reply")  # type: ignore[arg-type]
+    piece = PromptLogprobs(first=1, logprobs=bytes(4))
+    with pytest.raises(ServiceError) as caught:
+        await sender.send_prompt(piece)
+    assert (caught.value.code, caught.value.is_retryable) == (ErrorCode.OVERLOADED, True)
     assert len(bus.asked) == token_sender.LAST_TRIES
 
 
