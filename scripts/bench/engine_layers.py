@@ -1,12 +1,11 @@
 """How long each layer of a prefill takes, for differences that are small beside a whole prefill.
 
-The speed of a shared machine changes from one second to the next by more than a hook costs. A layer
-lasts some milliseconds; the median of each over many runs, summed, moves much less than the median
-of the sums.
+The speed of a shared machine changes from one second to the next by more than a hook costs, and
+stays low for whole rounds. A layer lasts some milliseconds: among a few runs each has one that
+nothing disturbed, which no whole prefill has.
 """
 
 import asyncio
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +47,10 @@ class LayerClock:
         self._last_s = now_s
 
 
-def typical_s(runs: Sequence[Sequence[float]]) -> float:
-    """The sum of the medians, layer by layer, of runs of the same work."""
-    medians: list[float] = [statistics.median(layer) for layer in zip(*runs, strict=True)]
-    return sum(medians)
+def least_s(runs: Sequence[Sequence[float]]) -> float:
+    """The sum of each layer's least time in runs of the same work."""
+    least: list[float] = [min(layer) for layer in zip(*runs, strict=True)]
+    return sum(least)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.bench.engine_layers import LayerClock, typical_s, woken_loop
+from scripts.bench.engine_layers import LayerClock, woken_loop
 from scripts.bench.limits import copy_bytes_per_s, gemm_flops_per_s, read_bytes_per_s
 from scripts.bench.references import ContiguousDecode, FreePrefill
 from scripts.bench.work import linear_shapes
@@ -57,29 +57,18 @@ class Engine:
         self._run(tokens, prefix_tokens, clock)
         return clock.seconds
 
-    def hooks(self, num_tokens: int, repeats: int) -> dict[str, float]:
-        """Seconds of a prefill with what a worker's hooks do and without (`typical_s`, the two
-        chunk by chunk in turn), and of it what the hooks and the loop they wake take themselves."""
-        bare: list[list[float]] = []
-        hooked: list[list[float]] = []
-        own_s = 0.0
+    def hooks(self, num_tokens: int) -> dict[str, Any]:
+        """Seconds of the layers of a prefill with what a worker's hooks do and without, the two
+        chunk by chunk in turn; and what the hooks and the loop they wake take themselves."""
+        tokens = self._tokens(num_tokens)
         with woken_loop(self._loaded.config.num_layers) as woken:
-            for repeat in range(repeats):
-                tokens = self._tokens(num_tokens)
-                without, with_hook = LayerClock(), LayerClock(woken.on_layer)
-                for start in range(0, num_tokens, self._loaded.grid_tokens):
-                    # Nobody is always the second, who finds the caches warm.
-                    pair = (without, with_hook) if repeat % 2 else (with_hook, without)
-                    for clock in pair:
-                        self._chunk(tokens, start, clock)
-                bare.append(without.seconds)
-                hooked.append(with_hook.seconds)
-                own_s += with_hook.inner_s
-        return {
-            "bare_s": typical_s(bare),
-            "hooked_s": typical_s(hooked),
-            "own_s": (own_s + woken.cpu_s) / repeats,
-        }
+            bare, hooked = LayerClock(), LayerClock(woken.on_layer)
+            for number, start in enumerate(range(0, num_tokens, self._loaded.grid_tokens)):
+                # Nobody is always the second, who finds the caches warm.
+                for clock in (bare, hooked) if number % 2 else (hooked, bare):
+                    self._chunk(tokens, start, clock)
+        own_s = hooked.inner_s + woken.cpu_s
+        return {"bare_s": bare.seconds, "hooked_s": hooked.seconds, "own_s": own_s}
 
     def decode(self, context: int, batch: int, steps: int) -> float:
         """Seconds of a step over sequences of `context` tokens, loaded from the pool."""
