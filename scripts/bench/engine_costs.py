@@ -25,8 +25,9 @@ EXACT_GOAL = 1.10
 
 
 def hook_bars(bench: EngineBench) -> list[Bar]:
-    """What it costs that every layer of every chunk is handed out: by how much a prefill with
-    hooks is slower, and what the hooks take themselves; the larger counts."""
+    """What it costs that every layer of every chunk is handed out: what the hooks and the loop they
+    wake take themselves, or by how much a prefill with hooks is slower, as far as that is more
+    than prefills without them differ from one another."""
     num_tokens = bench.length(HOOK_TOKENS)
     found: dict[str, list[dict[str, Any]]] = {SHORT[FP32]: [], SHORT[BF16]: []}
 
@@ -46,13 +47,16 @@ def hook_bars(bench: EngineBench) -> list[Bar]:
         if series.failure:
             bars.append(not_measured(name, "<=", HOOK_GOAL_PERCENT, "%", why=series.failure))
             continue
-        bare_s, hooked_s = (
-            least_s([one[which] for one in found[kind]]) for which in ("bare_s", "hooked_s")
-        )
-        slower = 100 * (hooked_s / bare_s - 1)
+        bare, hooked = ([one[which] for one in found[kind]] for which in ("bare_s", "hooked_s"))
+        slower = 100 * (least_s(hooked) / least_s(bare) - 1)
+        noise = 100 * abs(least_s(bare[::2]) / least_s(bare[1::2]) - 1)
         own = 100 * statistics.median(one["own_s"] / sum(one["bare_s"]) for one in found[kind])
-        note = f"slower by {slower:.2f} %, the hooks and the loop they wake take {own:.2f} %"
-        bars.append(judged(name, max(slower, own), "<=", HOOK_GOAL_PERCENT, "%", note=note))
+        note = (
+            f"the hooks and the loop they wake take {own:.2f} %; slower by {slower:.2f} %, without "
+            f"hooks one half of the runs than the other by {noise:.2f} %"
+        )
+        value = max(own, slower - noise)
+        bars.append(judged(name, value, "<=", HOOK_GOAL_PERCENT, "%", note=note))
     return bars
 
 
@@ -79,6 +83,7 @@ def exact_bars(bench: EngineBench) -> list[Bar]:
 
 
 HIT_CHUNKS = 8
+HIT_REPEATS = 3
 HIT_GOAL_PERCENT = 10.0
 
 
@@ -97,11 +102,12 @@ def hit_bars(bench: EngineBench) -> list[Bar]:
 
     def measured(case: tuple[int, int]) -> Callable[[], float]:
         def measure() -> float:
-            layers[case].append(
-                bench.fleet.call(
-                    OURS, FP32, "layer_seconds", num_tokens=case[0], prefix_tokens=case[1]
+            for _ in range(HIT_REPEATS):
+                layers[case].append(
+                    bench.fleet.call(
+                        OURS, FP32, "layer_seconds", num_tokens=case[0], prefix_tokens=case[1]
+                    )
                 )
-            )
             return sum(layers[case][-1])
 
         return measure
