@@ -93,8 +93,8 @@ async def test_prefill_is_killed_in_mid_prompt_and_the_client_gets_its_whole_ans
 ) -> None:
     cluster = start_cluster(model="dummy:small", pool_bytes=256 << 20, decode_tokens=40_000)
     api = api_of(cluster)
-    prompts = [list(range(3 + i, 503 + i)) * 12 for i in range(2)]
-    scored = [list(range(9, 509)) * 12]
+    prompts = [list(range(3 + i, 503 + i)) * 8 for i in range(2)]
+    scored = [list(range(9, 509)) * 8]
     async with httpx.AsyncClient(trust_env=False) as client, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(api.complete_async(client, prompt, max_tokens=8))
