@@ -11,6 +11,8 @@ log = logging.getLogger("moonpool.bus")
 Work = Coroutine[Any, Any, None]
 MAX_WORK = 1_024
 """What waits for the task of the connection; reading pauses above it."""
+WRITE_BYTES = 64 << 10
+"""More is written at once, not at the end of this turn of the loop."""
 
 
 class NatsLink(asyncio.Protocol):
@@ -34,6 +36,9 @@ class NatsLink(asyncio.Protocol):
         self.is_full = False
         """More has been written than the server reads now."""
         self._is_paused = False
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._loop = asyncio.get_running_loop()
 
     async def begin(self, reader: asyncio.StreamReader) -> None:
         self._transport.set_protocol(self)
@@ -47,7 +52,21 @@ class NatsLink(asyncio.Protocol):
             self._work.put_nowait(None)
 
     def write(self, data: bytes) -> None:
-        self._transport.write(data)
+        """In order. What one turn of the loop writes goes out together: the server serves each
+        record of TLS to its end, and would wake up one receiver long before the next."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= WRITE_BYTES:
+            self._write_out()
+        elif len(self._out) == 1:
+            self._loop.call_soon(self._write_out)
+
+    def _write_out(self) -> None:
+        data = b"".join(self._out)
+        self._out.clear()
+        self._out_bytes = 0
+        if data and self.is_open:
+            self._transport.write(data)
 
     def later(self, work: Work) -> None:
         """Have it done by who takes `next_work`."""

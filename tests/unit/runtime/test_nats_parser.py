@@ -44,7 +44,9 @@ LINES = st.sampled_from([b"PING", b"PONG", b"+OK", b"-ERR 'slow'", b'INFO {"vers
 
 
 @given(st.lists(MESSAGES | LINES, max_size=12), st.data())
-def test_the_same_is_heard_however_the_bytes_are_cut(said: list[Heard], data: st.DataObject) -> None:
+def test_the_same_is_heard_however_the_bytes_are_cut(
+    said: list[Heard], data: st.DataObject
+) -> None:
     stream = b"".join(sent(one) if isinstance(one, tuple) else one + b"\r\n" for one in said)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     ends = [*cuts, len(stream)]
@@ -81,7 +83,13 @@ def test_of_a_large_message_nothing_is_copied_before_it_is_whole() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"MSG a 1\r\n", b"MSG a one 3\r\n", b"MSG a 1 -3\r\n", b"MSG a 1 r x 3\r\n", b"HMSG a 1 9 3\r\n"],
+    [
+        b"MSG a 1\r\n",
+        b"MSG a one 3\r\n",
+        b"MSG a 1 -3\r\n",
+        b"MSG a 1 r x 3\r\n",
+        b"HMSG a 1 9 3\r\n",
+    ],
 )
 def test_a_line_that_is_none_is_said(line: bytes) -> None:
     with pytest.raises(BadProtocolError):
@@ -101,4 +109,8 @@ def test_headers_and_status() -> None:
         "Nats-Service-Error-Code": "503",
     }
     assert headers_of("NATS/1.0\r\nno colon\r\nÄ: é\r\n\r\n".encode()) == {"��": "é"}
-    assert (status_of(b"NATS/1.0 503\r\n\r\n"), status_of(HEADERS), status_of(b"")) == ("503", "", "")
+    assert (status_of(b"NATS/1.0 503\r\n\r\n"), status_of(HEADERS), status_of(b"")) == (
+        "503",
+        "",
+        "",
+    )
