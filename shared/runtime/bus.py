@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
 import nats.errors
@@ -14,7 +14,7 @@ from shared.messages.envelope import Message, MessageError, decode, encode
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
 from shared.runtime.nats_access import NatsAccess
-from shared.runtime.nats_client import DirectClient, PlainServerError
+from shared.runtime.nats_client import Answer, DirectClient, PlainServerError
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -160,8 +160,24 @@ class Bus:
 
         Raises NoResponder (nobody listens), BusTimeout, or the ServiceError that was answered.
         """
+        return await self.ask(subject, message, reply_type, timeout_s=timeout_s)
+
+    def ask(
+        self, subject: str, message: Message, reply_type: type[R], *, timeout_s: float
+    ) -> Coroutine[Any, Any, R]:
+        """As `request`, but sent before this returns; what it returns must be awaited."""
+        asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        return self._answer(asked, subject, reply_type, timeout_s)
+
+    async def _answer(
+        self,
+        asked: Coroutine[Any, Any, Answer],
+        subject: str,
+        reply_type: type[R],
+        timeout_s: float,
+    ) -> R:
         try:
-            answer = await self.client.ask(subject, encode(message), timeout_s=timeout_s)
+            answer = await asked
         except nats.errors.NoRespondersError:
             raise NoResponder(subject) from None
         except (TimeoutError, nats.errors.TimeoutError):

@@ -222,23 +222,35 @@ class DirectClient(Client):
         return done
 
     # --- questions -----------------------------------------------------------------------------
-    async def ask(self, subject: str, payload: bytes, *, timeout_s: float) -> Answer:
-        """The first answer. Raises nats.errors.NoRespondersError, TimeoutError, or what publish
-        raises."""
-        if not self._answer_prefix:
-            await self._listen_for_answers()
+    def ask(self, subject: str, payload: bytes, *, timeout_s: float) -> Coroutine[Any, Any, Answer]:
+        """Send a question now; to be awaited for the first answer.
+
+        Raises nats.errors.NoRespondersError, TimeoutError, or what publish raises.
+        """
         number = f"{next(self._numbers):x}"
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
-        timer = loop.call_later(timeout_s, _give_up, answer)
+        timer = loop.call_later(timeout_s, self._give_up, number)
+        reply = self._answer_prefix + number
+        is_sent = bool(self._answer_prefix) and self.send(subject, payload, reply)
+        return self._answered(number, answer, timer, None if is_sent else (subject, payload))
+
+    async def _answered(
+        self,
+        number: str,
+        answer: asyncio.Future[Answer],
+        timer: asyncio.TimerHandle,
+        unsent: tuple[str, bytes] | None,
+    ) -> Answer:
         try:
-            reply = self._answer_prefix + number
-            if not self.send(subject, payload, reply):
-                await super().publish(subject, payload, reply)
-            found: Answer = await answer
+            if unsent is not None:
+                if not self._answer_prefix:
+                    await self._listen_for_answers()
+                await super().publish(*unsent, self._answer_prefix + number)
+            found = await answer
         finally:
             timer.cancel()
-            del self._answers[number]
+            self._answers.pop(number, None)
         if not found.data and status_of(found.raw_headers) == NO_RESPONDERS:
             raise nats.errors.NoRespondersError
         return found
@@ -253,9 +265,14 @@ class DirectClient(Client):
             raise
 
     def _on_answer(self, subject: str, _reply: str, payload: bytes, headers: bytes) -> None:
-        waiting = self._answers.get(subject[len(self._answer_prefix) :])
+        waiting = self._answers.pop(subject[len(self._answer_prefix) :], None)
         if waiting is not None and not waiting.done():
             waiting.set_result(Answer(payload, headers))
+
+    def _give_up(self, number: str) -> None:
+        waiting = self._answers.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(TimeoutError())
 
     # --- connecting ----------------------------------------------------------------------------
     async def _process_op_err(self, e: Exception) -> None:
@@ -286,8 +303,3 @@ def _check_subject(subject: str) -> None:
     """White space would end the line, and what follows be taken for another command."""
     if _SUBJECT.fullmatch(subject) is None:
         raise nats.errors.BadSubjectError
-
-
-def _give_up(answer: asyncio.Future[Answer]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())

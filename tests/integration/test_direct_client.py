@@ -1,4 +1,4 @@
-"""The short way through the client of NATS: order, back-pressure, reconnecting, failing handlers."""
+"""The short way through the client of NATS: order, back-pressure, reconnects, failing handlers."""
 
 import asyncio
 import logging
