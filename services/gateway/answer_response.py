@@ -132,16 +132,20 @@ async def _no_more() -> dict[str, Any]:
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do `work`; stop it when the client closes the connection."""
-    work_task = asyncio.ensure_future(work)
-    gone_task = asyncio.ensure_future(_until_gone(receive))
     try:
-        await asyncio.wait({work_task, gone_task}, return_when=asyncio.FIRST_COMPLETED)
-        if work_task.done():
-            work_task.result()
-    finally:
-        for task in (work_task, gone_task):
-            task.cancel()
-        await asyncio.gather(work_task, gone_task, return_exceptions=True)
+        async with asyncio.timeout(None) as limit:
+            leaving = asyncio.ensure_future(_until_gone(receive))
+            leaving.add_done_callback(
+                lambda _: None if leaving.cancelled() else limit.reschedule(0)
+            )
+            try:
+                await work
+            finally:
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+    except TimeoutError:
+        if not limit.expired():
+            raise
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""The routes that answer with tokens, past the router and its layers: first tokens wait for those."""
+"""The routes that answer with tokens, past the router and its layers: token 0 waits for those."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -15,8 +15,8 @@ HAS_BEGUN = "has_begun"
 class DirectRoutes:
     """POST of exactly these paths; everything else is for `rest`.
 
-    What a handler raises is answered as in `rest`: by the type of the exception, and by the entry of
-    `Exception` before it goes on to the server, which logs it.
+    What a handler raises is answered as in `rest`: by the type of the exception, and by the entry
+    of `Exception` before it goes on to the server, which logs it.
     """
 
     def __init__(
