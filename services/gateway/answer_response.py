@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -118,8 +119,12 @@ def error_response(error: ApiError) -> Response:
 
 
 def _event(content: dict[str, Any]) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
+    try:
+        written = to_json(content)
+    except PydanticSerializationError:  # half a character, which no UTF-8 can hold
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        written = text.encode("utf-8", "replace")
+    return b"data: " + written + b"\n\n"
 
 
 async def _send_body(send: Send, body: bytes, *, is_last: bool = False) -> None:

@@ -125,7 +125,7 @@ class RequestDriver:
                     self._hold("decode", placement.decode)
                 # Prefill first: token 0 waits for it. Decode's may come after its hand-over.
                 self._send_run(effect, "prefill")
-                self._send_run(effect, "decode")
+                asyncio.get_running_loop().call_soon(self._send_run, effect, "decode")
             case PrefillDone():
                 self._release("prefill")
             case CancelAttempt():
@@ -170,6 +170,8 @@ class RequestDriver:
         self.post(PlacementRefused(attempt, error))
 
     def _send_run(self, effect: StartRun, stage: Stage) -> None:
+        if not self._life.is_running(effect.attempt):
+            return
         sent = self._parts.calls.run(self._job, effect, stage)
         if sent is not None:
             taken = self._until_taken(effect.attempt, stage, sent)

@@ -160,13 +160,18 @@ class Bus:
 
         Raises NoResponder (nobody listens), BusTimeout, or the ServiceError that was answered.
         """
-        return await self.ask(subject, message, reply_type, timeout_s=timeout_s)
+        asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        return await self._answer(asked, subject, reply_type, timeout_s)
 
     def ask(
         self, subject: str, message: Message, reply_type: type[R], *, timeout_s: float
     ) -> Coroutine[Any, Any, R]:
-        """As `request`, but sent before this returns; what it returns must be awaited."""
+        """As `request`, but sent before this returns; what it returns must be awaited.
+
+        It leaves when the caller gives up the loop, and nothing that is sent after it goes along.
+        """
         asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        self.client.write_out()
         return self._answer(asked, subject, reply_type, timeout_s)
 
     async def _answer(
@@ -209,12 +214,20 @@ class Bus:
             await subscription.stop()
         return answers
 
-    async def publish(self, subject: str, message: Message, *, as_json: bool = False) -> None:
-        """Hand `message` to the connection; it is kept for a while when cut off."""
+    async def publish(
+        self, subject: str, message: Message, *, as_json: bool = False, at_once: bool = False
+    ) -> None:
+        """Hand `message` to the connection; it is kept for a while when cut off.
+
+        `at_once`: it has left when this returns, whatever the caller does next.
+        """
         try:
             await self.client.publish(subject, encode(message, as_json=as_json))
         except nats.errors.Error as error:
             raise self._cut_off(subject, error) from error
+        if at_once:
+            self.client.write_out()
+            await asyncio.sleep(0)
 
     async def subscribe(
         self,

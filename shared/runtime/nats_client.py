@@ -189,6 +189,11 @@ class DirectClient(Client):
             link.write(command)
         return True
 
+    def write_out(self) -> None:
+        """What was sent leaves with this turn of the loop, not with the next one."""
+        if self._link is not None:
+            self._link.write_out()
+
     def _write_later(self, command: bytes) -> None:
         """The server reads too slowly: nats-py's task writes when the connection takes more."""
         self._pending.append(command)

@@ -57,11 +57,12 @@ class NatsLink(asyncio.Protocol):
         self._out.append(data)
         self._out_bytes += len(data)
         if self._out_bytes >= WRITE_BYTES:
-            self._write_out()
+            self.write_out()
         elif len(self._out) == 1:
-            self._loop.call_soon(self._write_out)
+            self._loop.call_soon(self.write_out)
 
-    def _write_out(self) -> None:
+    def write_out(self) -> None:
+        """Nothing more comes that should go with it."""
         data = b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0

@@ -49,7 +49,7 @@ class TokenSender:
     ) -> None:
         """More will follow. `logprobs` are parallel to the tokens, or empty."""
         chunk = self._chunk(tokens, logprobs=logprobs, times=times, reuse=reuse)
-        await self._bus.publish(self._reply_subject, chunk)
+        await self._bus.publish(self._reply_subject, chunk, at_once=True)
 
     async def send_last(
         self,
