@@ -124,6 +124,7 @@ class Bus:
             drain_timeout=5,
             **(access or NatsAccess()).options(),
         )
+        await client.listen_for_answers()
         return bus
 
     @property

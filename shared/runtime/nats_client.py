@@ -228,7 +228,7 @@ class DirectClient(Client):
 
     # --- questions -----------------------------------------------------------------------------
     def ask(self, subject: str, payload: bytes, *, timeout_s: float) -> Coroutine[Any, Any, Answer]:
-        """Send a question now; to be awaited for the first answer.
+        """Send a question now; to be awaited for the first answer. After `listen_for_answers`.
 
         Raises nats.errors.NoRespondersError, TimeoutError, or what publish raises.
         """
@@ -237,7 +237,7 @@ class DirectClient(Client):
         answer = self._answers[number] = loop.create_future()
         timer = loop.call_later(timeout_s, self._give_up, number)
         reply = self._answer_prefix + number
-        is_sent = bool(self._answer_prefix) and self.send(subject, payload, reply)
+        is_sent = self.send(subject, payload, reply)
         return self._answered(number, answer, timer, None if is_sent else (subject, payload))
 
     async def _answered(
@@ -249,8 +249,6 @@ class DirectClient(Client):
     ) -> Answer:
         try:
             if unsent is not None:
-                if not self._answer_prefix:
-                    await self._listen_for_answers()
                 await super().publish(*unsent, self._answer_prefix + number)
             found = await answer
         finally:
@@ -260,14 +258,10 @@ class DirectClient(Client):
             raise nats.errors.NoRespondersError
         return found
 
-    async def _listen_for_answers(self) -> None:
-        prefix = f"{self.new_inbox()}."
-        self._answer_prefix = prefix
-        try:
-            await self.listen(f"{prefix}*", self._on_answer)
-        except BaseException:
-            self._answer_prefix = ""
-            raise
+    async def listen_for_answers(self) -> None:
+        """Once, on one subject for all answers."""
+        self._answer_prefix = f"{self.new_inbox()}."
+        await self.listen(f"{self._answer_prefix}*", self._on_answer)
 
     def _on_answer(self, subject: str, _reply: str, payload: bytes, headers: bytes) -> None:
         waiting = self._answers.pop(subject[len(self._answer_prefix) :], None)

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 
 import nats.errors
 import pytest
@@ -13,10 +14,10 @@ from shared.messages.common import Empty, Ok
 from shared.messages.envelope import Message, encode
 from shared.messages.subjects import MICRO_PING
 from shared.runtime.bus import PENDING_BYTES, Bus
-from shared.runtime.errors import ServiceError
+from shared.runtime.errors import BusTimeout, ServiceError
 from shared.runtime.micro import MicroService
 from shared.runtime.tasks import Tasks
-from tests.support.deadline import until
+from tests.support.deadline import PATIENCE, until
 from tests.support.servers import TestServer
 
 pytestmark = pytest.mark.integration
@@ -127,6 +128,33 @@ async def test_to_a_server_that_does_not_read_a_bounded_amount_is_kept_in_order(
     assert seen == list(range(sent))
 
 
+@pytest.fixture
+def ear(nats_url: str) -> Iterator[socket.socket]:
+    """Hears SUBJECT without a loop, so that it shows whether a message has left."""
+    host, _, port = nats_url.rpartition("/")[2].partition(":")
+    with socket.create_connection((host, int(port)), timeout=10 * PATIENCE) as connection:
+        connection.sendall(f"CONNECT {{}}\r\nSUB {SUBJECT} 1\r\nPING\r\n".encode())
+        _read_until(connection, b"PONG")
+        yield connection
+
+
+async def test_what_is_published_at_once_has_left_before_the_publisher_goes_on(
+    bus: Bus, ear: socket.socket
+) -> None:
+    await bus.publish(SUBJECT, Number(value=1), at_once=True)
+    assert b"MSG" in _read_until(ear, encode(Number(value=1)))  # the loop stands still meanwhile
+
+
+async def test_a_question_that_is_asked_now_leaves_with_the_next_turn(
+    bus: Bus, ear: socket.socket
+) -> None:
+    asked = bus.ask(SUBJECT, Number(value=2), Ok, timeout_s=0.01)
+    await asyncio.sleep(0)
+    assert b"MSG" in _read_until(ear, encode(Number(value=2)))
+    with pytest.raises(BusTimeout):
+        await asked
+
+
 async def test_who_is_cancelled_while_it_asks_leaves_nothing_behind(bus: Bus) -> None:
     await bus.subscribe(SUBJECT, Empty, lambda _: None)
     async with asyncio.TaskGroup() as group:
@@ -184,6 +212,15 @@ async def test_a_server_that_talks_nonsense_is_left() -> None:
         await bus.client.close()
     server.close()
     await server.wait_closed()
+
+
+def _read_until(connection: socket.socket, end: bytes) -> bytes:
+    read = b""
+    while end not in read:
+        part = connection.recv(4_096)
+        assert part, "the server closed the connection"
+        read += part
+    return read
 
 
 def _packed(value: int, filling: bytes) -> bytes:
