@@ -123,9 +123,8 @@ class RequestDriver:
                 self._hold("prefill", placement.prefill)
                 if placement.decode is not None:
                     self._hold("decode", placement.decode)
-                # Prefill first: token 0 waits for it. Decode's may come after its hand-over.
-                self._send_run(effect, "prefill")
-                asyncio.get_running_loop().call_soon(self._send_run, effect, "decode")
+                sent = self._parts.calls.run(self._job, effect, "prefill")
+                start(self._run(effect, sent), name=f"run {self._job.request_id}")
             case PrefillDone():
                 self._release("prefill")
             case CancelAttempt():
@@ -169,19 +168,23 @@ class RequestDriver:
         self._trace.say("refused", attempt=attempt, **error.model_dump())
         self.post(PlacementRefused(attempt, error))
 
-    def _send_run(self, effect: StartRun, stage: Stage) -> None:
-        if not self._life.is_running(effect.attempt):
-            return
-        sent = self._parts.calls.run(self._job, effect, stage)
-        if sent is not None:
-            taken = self._until_taken(effect.attempt, stage, sent)
-            self._start(taken, name=f"run {self._job.request_id}")
+    async def _run(self, effect: StartRun, sent: Coroutine[Any, Any, Ok] | None) -> None:
+        """Decode hears of it while prefill computes: token 0 waits for prefill alone, and decode's
+        run may even come after its hand-over."""
+        if await self._is_taken(effect, "prefill", sent) and self._life.is_running(effect.attempt):
+            sent = self._parts.calls.run(self._job, effect, "decode")
+            await self._is_taken(effect, "decode", sent)
 
-    async def _until_taken(self, attempt: int, stage: Stage, sent: Coroutine[Any, Any, Ok]) -> None:
+    async def _is_taken(
+        self, effect: StartRun, stage: Stage, sent: Coroutine[Any, Any, Ok] | None
+    ) -> bool:
         try:
-            await sent
+            if sent is not None:
+                await sent
         except ServiceError as error:
-            self.post(RunFailed(attempt, stage, error.info))
+            self.post(RunFailed(effect.attempt, stage, error.info))
+            return False
+        return True
 
     def _hold(self, stage: Stage, instance: InstanceRef) -> None:
         self._release(stage)
