@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -118,8 +119,12 @@ def error_response(error: ApiError) -> Response:
 
 
 def _event(content: dict[str, Any]) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
+    try:
+        written = to_json(content)
+    except PydanticSerializationError:  # half a character, which no UTF-8 can hold
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        written = text.encode("utf-8", "replace")
+    return b"data: " + written + b"\n\n"
 
 
 async def _send_body(send: Send, body: bytes, *, is_last: bool = False) -> None:
@@ -132,16 +137,20 @@ async def _no_more() -> dict[str, Any]:
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do `work`; stop it when the client closes the connection."""
-    work_task = asyncio.ensure_future(work)
-    gone_task = asyncio.ensure_future(_until_gone(receive))
     try:
-        await asyncio.wait({work_task, gone_task}, return_when=asyncio.FIRST_COMPLETED)
-        if work_task.done():
-            work_task.result()
-    finally:
-        for task in (work_task, gone_task):
-            task.cancel()
-        await asyncio.gather(work_task, gone_task, return_exceptions=True)
+        async with asyncio.timeout(None) as limit:
+            leaving = asyncio.ensure_future(_until_gone(receive))
+            leaving.add_done_callback(
+                lambda _: None if leaving.cancelled() else limit.reschedule(0)
+            )
+            try:
+                await work
+            finally:
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+    except TimeoutError:
+        if not limit.expired():
+            raise
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -1,6 +1,8 @@
 """The calls of one attempt to conductor, prefill and decode. Raises ServiceError; no decisions."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import numpy as np
 
@@ -40,14 +42,19 @@ class AttemptCalls:
             gateway_incarnation=self._incarnation,
         )
 
-    async def place(self, job: Job, ask: AskPlacement) -> PlaceReply:
-        """Where it shall run, or the conductor's refusal with the numbers it compared."""
-        reply = await self._bus.request(
+    def place(self, job: Job, ask: AskPlacement) -> Coroutine[Any, Any, PlaceReply]:
+        """Ask now where it shall run; to be awaited for the placement, or for the conductor's
+        refusal with the numbers it compared."""
+        asked = self._bus.ask(
             subjects.CONDUCTOR_PLACE,
             self.question(job, ask),
             PlaceReply,
             timeout_s=PLACE_TIMEOUT_S,
         )
+        return self._placed(asked)
+
+    async def _placed(self, asked: Coroutine[Any, Any, PlaceReply]) -> PlaceReply:
+        reply = await asked
         if reply.placement is None and reply.refusal is None:
             raise ServiceError(ErrorCode.INTERNAL, "the conductor answered without a placement")
         return reply
@@ -81,18 +88,20 @@ class AttemptCalls:
             traceparent=job.traceparent,
         )
 
-    async def run(self, job: Job, start: StartRun, stage: Stage) -> None:
-        """Send the run to one stage, if it is placed; that has taken it when this returns."""
+    def run(self, job: Job, start: StartRun, stage: Stage) -> Coroutine[Any, Any, Ok] | None:
+        """Send the run to one stage now; that has taken it when what this returns was awaited.
+
+        None: no instance is placed for it."""
         instance = start.placement.instance(stage)
         if instance is None:
-            return
+            return None
         message: Message
         if stage == "prefill":
             message = self._prefill_run(job, start)
         else:
             message = self._decode_run(job, start, instance)
         subject = subjects.instance(stage, instance.id, "run")
-        await self._bus.request(subject, message, Ok, timeout_s=RUN_TIMEOUT_S)
+        return self._bus.ask(subject, message, Ok, timeout_s=RUN_TIMEOUT_S)
 
     async def cancel(self, job: Job, effect: CancelAttempt) -> None:
         """Tell both stages; one that does not answer drops the work by its own rules."""

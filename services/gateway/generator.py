@@ -112,6 +112,7 @@ class Generator:
         self._running[choices] = tenant
         try:
             choices.start()
+            await asyncio.sleep(0)  # the question for a place is out before the rest is prepared
         except BaseException:
             self.finish(choices)
             raise

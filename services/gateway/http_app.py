@@ -12,11 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.answer_response import error_response
 from services.gateway.bills import Bills
+from services.gateway.direct_routes import HAS_BEGUN, DirectRoutes
 from services.gateway.errors import ApiError
 from services.gateway.request_ids import make_ids
 from services.gateway.request_metrics import RequestMetrics
 from services.gateway.request_reader import RequestReader
 
+DIRECT = ("/v1/chat/completions", "/v1/completions")
 NO_ROUTE = "other"
 NO_CODE = "invalid_request"
 """Of an error that OpenAI's API gives no code."""
@@ -102,6 +104,7 @@ class WithRequestId:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
+                scope["state"][HAS_BEGUN] = True
                 path = self._paths.get(scope["endpoint"]) if "endpoint" in scope else None
                 self._on_response(path or NO_ROUTE, message["status"])
                 headers = MutableHeaders(raw=list(message.get("headers", [])))
@@ -136,16 +139,12 @@ def build_app(routes: list[Route], metrics: RequestMetrics) -> ASGIApp:
         del error  # left while sending its body: nobody reads this
         return Response(status_code=499)
 
-    return WithRequestId(
-        Starlette(
-            routes=routes,
-            exception_handlers={
-                ApiError: on_api_error,
-                HTTPException: on_http_error,
-                ClientDisconnect: on_disconnect,
-                Exception: on_bug,
-            },
-        ),
-        routes,
-        metrics.responded,
-    )
+    on_errors = {
+        ApiError: on_api_error,
+        HTTPException: on_http_error,
+        ClientDisconnect: on_disconnect,
+        Exception: on_bug,
+    }
+    rest = Starlette(routes=routes, exception_handlers=on_errors)
+    direct = {route.path: route.endpoint for route in routes if route.path in DIRECT}
+    return WithRequestId(DirectRoutes(rest, direct, on_errors), routes, metrics.responded)

@@ -72,6 +72,7 @@ class HttpServer:
             access_log=False,
             date_header=False,
             server_header=False,
+            proxy_headers=False,  # nothing here asks where a request came from
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
             timeout_keep_alive=KEEP_ALIVE_S,
             ssl_certfile=cert,

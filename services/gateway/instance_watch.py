@@ -83,12 +83,15 @@ class InstanceWatch:
                 listener(event)
 
     async def _watch(self, key: Key, watched: _Watched) -> None:
-        while self._watched.get(key) is watched:
+        """Not at once: that an instance is gone shows first when it is sent what it shall do."""
+        while True:
+            await asyncio.sleep(PING_INTERVAL_S)
+            if self._watched.get(key) is not watched:
+                return
             if not watched.listeners:
                 del self._watched[key]
                 return
             await self._ping(key, watched)
-            await asyncio.sleep(PING_INTERVAL_S)
 
     async def _ping(self, key: Key, watched: _Watched) -> None:
         service, instance_id, incarnation = key

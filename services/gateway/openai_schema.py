@@ -39,9 +39,9 @@ class GenerationBody(WithSalt):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
-    logit_bias: Biases = {}
+    logit_bias: Biases = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Stops = []
+    stop: Stops = Field(default_factory=list)
     stream: Flag = False
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=512)] | None = None

@@ -1,7 +1,8 @@
-"""From what a client sent to token ids and block keys, in threads."""
+"""From what a client sent to token ids and block keys; in threads where it takes long."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,6 +21,9 @@ from shared.messages.conductor import ModelInfo
 
 T = TypeVar("T")
 THREADS = 2
+SHORT_CHARS, SHORT_PARTS = 512, 4
+"""Characters or ids, and messages or prompts: up to both it takes the loop some tenths of a
+millisecond; a thread needs as long to take it over and to tell that it is done."""
 MESSAGE_ROOM_BYTES = 64 << 10
 """Of a message, for all that is not tokens or keys."""
 MAX_SCORES = 1 << 17
@@ -93,7 +97,7 @@ class PromptMaker:
             ids = self._chat_ids(body.messages)
             return self._finish(ids, body.answer_limit, model, namespace, is_chat=True)
 
-        return await self._in_thread(make)
+        return make() if _is_short_chat(body.messages) else await self._in_thread(make)
 
     async def chat_ids(self, messages: list[ChatMessage]) -> list[int]:
         return await self._in_thread(lambda: self._chat_ids(messages))
@@ -129,7 +133,11 @@ class PromptMaker:
             text = given if isinstance(given, str) else self._model.tokenizer.decode(ids)
             return replace(prompt, echoed=text)
 
-        prompts = await self._in_thread(lambda: [make(given) for given in body.prompt])
+        def make_all() -> list[Prompt]:
+            return [make(given) for given in body.prompt]
+
+        is_short = _is_short(map(len, body.prompt))
+        prompts = make_all() if is_short else await self._in_thread(make_all)
         _check_scores(body, prompts)
         return prompts
 
@@ -201,6 +209,16 @@ class PromptMaker:
         room = context_tokens - len(ids)
         max_tokens = limit if limit is not None else min(self._default_max_tokens, room)
         return Prompt(ids, packed, chain, max_tokens)
+
+
+def _is_short_chat(messages: Sequence[ChatMessage]) -> bool:
+    return _is_short(len(message.content) for message in messages)
+
+
+def _is_short(sizes: Iterable[int]) -> bool:
+    """Whether the loop does it itself."""
+    parts = list(itertools.islice(sizes, SHORT_PARTS + 1))
+    return len(parts) <= SHORT_PARTS and sum(parts) <= SHORT_CHARS
 
 
 def _check_scores(body: CompletionBody, prompts: Sequence[Prompt]) -> None:

@@ -37,7 +37,7 @@ from services.gateway.request_life import RequestLife
 from services.gateway.request_record import RequestRecord
 from services.gateway.request_trace import RequestTrace
 from services.gateway.token_inbox import TokenInbox
-from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
+from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, Ok
 from shared.messages.conductor import PlaceReply
 from shared.messages.tokens import TokenChunk
 from shared.runtime.clock import monotonic_s
@@ -114,7 +114,8 @@ class RequestDriver:
         match effect:
             case AskPlacement():
                 self._trace.say("place", attempt=effect.attempt, exclude=effect.exclude)
-                start(self._place(effect), name=f"place {self._job.request_id}")
+                asked = self._parts.calls.place(self._job, effect)
+                start(self._place(effect, asked), name=f"place {self._job.request_id}")
             case StartRun(placement=placement):
                 self._record.note_placement(placement)
                 if self._trace.is_on:
@@ -122,7 +123,8 @@ class RequestDriver:
                 self._hold("prefill", placement.prefill)
                 if placement.decode is not None:
                     self._hold("decode", placement.decode)
-                start(self._run(effect), name=f"run {self._job.request_id}")
+                sent = self._parts.calls.run(self._job, effect, "prefill")
+                start(self._run(effect, sent), name=f"run {self._job.request_id}")
             case PrefillDone():
                 self._release("prefill")
             case CancelAttempt():
@@ -151,9 +153,9 @@ class RequestDriver:
         self._trace.say("failed" if isinstance(effect, Fail) else "finished", **details)
         self._emit(effect)
 
-    async def _place(self, effect: AskPlacement) -> None:
+    async def _place(self, effect: AskPlacement, asked: Coroutine[Any, Any, PlaceReply]) -> None:
         try:
-            reply = await self._parts.calls.place(self._job, effect)
+            reply = await asked
         except ServiceError as error:
             reply = PlaceReply(refusal=error.info)
         self._record.note_decision(effect.attempt, reply)
@@ -166,15 +168,23 @@ class RequestDriver:
         self._trace.say("refused", attempt=attempt, **error.model_dump())
         self.post(PlacementRefused(attempt, error))
 
-    async def _run(self, effect: StartRun) -> None:
-        # Prefill first: the first token waits for it. Decode's run may come after its hand-over.
-        await asyncio.gather(self._send_run(effect, "prefill"), self._send_run(effect, "decode"))
+    async def _run(self, effect: StartRun, sent: Coroutine[Any, Any, Ok] | None) -> None:
+        """Decode hears of it while prefill computes: token 0 waits for prefill alone, and decode's
+        run may even come after its hand-over."""
+        if await self._is_taken(effect, "prefill", sent) and self._life.is_running(effect.attempt):
+            sent = self._parts.calls.run(self._job, effect, "decode")
+            await self._is_taken(effect, "decode", sent)
 
-    async def _send_run(self, effect: StartRun, stage: Stage) -> None:
+    async def _is_taken(
+        self, effect: StartRun, stage: Stage, sent: Coroutine[Any, Any, Ok] | None
+    ) -> bool:
         try:
-            await self._parts.calls.run(self._job, effect, stage)
+            if sent is not None:
+                await sent
         except ServiceError as error:
             self.post(RunFailed(effect.attempt, stage, error.info))
+            return False
+        return True
 
     def _hold(self, stage: Stage, instance: InstanceRef) -> None:
         self._release(stage)

@@ -113,6 +113,10 @@ class RequestLife:
     def _needs_scores(self) -> bool:
         return self._pieces is not None and not self._pieces.is_given
 
+    def is_running(self, attempt: int) -> bool:
+        """Whether this attempt is the present one and placed."""
+        return self.phase == "running" and self.attempt == attempt
+
     def start(self, now_s: float) -> list[Effect]:
         return self._ask()
 

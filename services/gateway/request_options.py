@@ -1,5 +1,6 @@
 """What comes beside the body of a request: its headers, its ids, who sent it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -32,37 +33,42 @@ class RequestOptions:
 
 def options_of(request: Request, body: GenerationBody, caller: Caller) -> RequestOptions:
     """Raises ApiError for a header that says nothing of sense."""
-    ttft_ms = _target(request, "x-moonpool-ttft-slo-ms")
-    tbt_ms = _target(request, "x-moonpool-tbt-slo-ms")
+    said = dict(reversed(request.headers.items()))  # of one that comes twice the first counts
+    ttft_ms = _target(said, "x-moonpool-ttft-slo-ms")
+    tbt_ms = _target(said, "x-moonpool-tbt-slo-ms")
     return RequestOptions(
         ids=request.state.ids,
         caller=caller,
-        cache=_cache(request) or body.cache,
-        priority=caller.priority(body.priority or _priority(request)),
+        cache=_cache(said) or body.cache,
+        priority=caller.priority(body.priority or _priority(said)),
         ttft_slo_ms=ttft_ms if body.ttft_slo_ms is None else body.ttft_slo_ms,
         tbt_slo_ms=tbt_ms if body.tbt_slo_ms is None else body.tbt_slo_ms,
-        traceparent=continued(request.headers.get("traceparent")),
-        is_traced=flag(request, "x-moonpool-trace"),
+        traceparent=continued(said.get("traceparent")),
+        is_traced=_flag(said, "x-moonpool-trace"),
     )
 
 
 def flag(request: Request, header: str) -> bool:
-    value = request.headers.get(header, "0")
+    return _flag(request.headers, header)
+
+
+def _flag(said: Mapping[str, str], header: str) -> bool:
+    value = said.get(header, "0")
     if value not in ("0", "1"):
         raise bad_request(header, f"Invalid '{header}': must be 0 or 1")
     return value == "1"
 
 
-def _cache(request: Request) -> CacheMode | None:
-    value = request.headers.get("x-moonpool-cache")
+def _cache(said: Mapping[str, str]) -> CacheMode | None:
+    value = said.get("x-moonpool-cache")
     match value:
         case None | "on" | "off":
             return value
     raise bad_request("x-moonpool-cache", "Invalid 'x-moonpool-cache': must be on or off")
 
 
-def _priority(request: Request) -> Priority | None:
-    value = request.headers.get("x-moonpool-priority")
+def _priority(said: Mapping[str, str]) -> Priority | None:
+    value = said.get("x-moonpool-priority")
     match value:
         case None | "low" | "normal" | "high":
             return value
@@ -72,8 +78,8 @@ def _priority(request: Request) -> Priority | None:
     )
 
 
-def _target(request: Request, header: str) -> float | None:
-    text = request.headers.get(header)
+def _target(said: Mapping[str, str], header: str) -> float | None:
+    text = said.get(header)
     if text is None:
         return None
     try:

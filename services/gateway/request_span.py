@@ -17,14 +17,15 @@ class RequestSpan:
         parent = request.headers.get("traceparent", "")
         self._span = tracing.begin("request", parent) or NoSpan(options.traceparent)
         self.options = replace(options, traceparent=self._span.traceparent)
-        self._span.set(
-            {
-                tracing.REQUEST_ID: options.ids.request_id,
-                "client_request_id": options.ids.client_id,
-                "http.request.method": request.method,
-                "url.path": request.url.path,
-            }
-        )
+        if tracing.is_on():
+            self._span.set(
+                {
+                    tracing.REQUEST_ID: options.ids.request_id,
+                    "client_request_id": options.ids.client_id,
+                    "http.request.method": request.method,
+                    "url.path": request.url.path,
+                }
+            )
         about.work_for(options.ids.request_id, self._span.traceparent)
 
     def refused(self, error: BaseException) -> None:
@@ -33,6 +34,8 @@ class RequestSpan:
 
     def ended(self, choices: Choices) -> None:
         """The answer is over, in whatever way."""
+        if not tracing.is_on():
+            return
         answers = list(choices.answers.values())
         told: dict[str, Value] = {
             "gen_ai.request.model": choices.first.job.model,

@@ -62,6 +62,8 @@ class ChatTemplate:
         except TemplateError as error:
             raise ChatTemplateError(f"{model}: chat template is not valid: {error}") from error
 
+        self._globals = {} if self._template is None else dict(self._template.globals)
+
     @property
     def is_present(self) -> bool:
         return self._template is not None
@@ -72,14 +74,18 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"{self._model} has no chat template; send the prompt to /v1/completions"
             )
+        variables = {
+            **self._globals,
+            **self._variables,
+            "messages": list(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None,
+            "documents": None,
+        }
         try:
-            return self._template.render(
-                messages=list(messages),
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._variables,
-            )
+            # As its `render` does, which gathers the globals anew each time.
+            context = self._template.new_context(variables, shared=True)
+            return "".join(self._template.root_render_func(context))
         except _RENDER_ERRORS as error:
             raise ChatTemplateError(f"messages: the chat template refused them: {error}") from error
 

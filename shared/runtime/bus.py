@@ -1,15 +1,12 @@
-"""The bus: typed request, publish and subscribe over NATS. With `micro` all that speaks nats-py."""
+"""The bus: typed request, publish and subscribe over NATS."""
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, Self, TypeVar
 
-import nats
 import nats.errors
-from nats.aio.client import Client, Srv
-from nats.aio.msg import Msg
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 
 from shared.messages.common import ErrorCode, ErrorInfo, Ok
@@ -17,6 +14,7 @@ from shared.messages.envelope import Message, MessageError, decode, encode
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import BusTimeout, NoResponder, ServiceError
 from shared.runtime.nats_access import NatsAccess
+from shared.runtime.nats_client import Answer, DirectClient, PlainServerError
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -40,40 +38,7 @@ class _TlsCloseFilter(logging.Filter):
 _TLS_CLOSE_FILTER = _TlsCloseFilter()
 
 
-class PlainServerError(nats.errors.Error):
-    def __str__(self) -> str:
-        return "it speaks no TLS, which MOONPOOL_NATS_CA or tls:// asks for"
-
-
-class _Client(Client):
-    """Speaks TLS when it was told to. nats-py leaves that to what the server says of itself, so
-    that whoever sits in between could have the password in clear.
-
-    Leaves a server at once. nats-py closes the connection first, and over TLS a server that hangs
-    keeps it waiting for half a minute."""
-
-    async def _process_op_err(self, e: Exception) -> None:
-        if self.is_connected:
-            self._abort()
-        await super()._process_op_err(e)
-
-    async def _connect_to_server(self, s: Srv) -> None:
-        self._abort()  # what is left of a server that was reached and never spoke
-        await super()._connect_to_server(s)
-
-    def _abort(self) -> None:
-        writer = getattr(self._transport, "_io_writer", None)
-        if isinstance(writer, asyncio.StreamWriter):
-            writer.transport.abort()
-
-    def _connect_command(self) -> bytes:
-        server = self._current_server
-        is_told = self.options.get("tls") is not None or (
-            server is not None and server.uri.scheme == "tls"
-        )
-        if is_told and not self._server_info.get("tls_required"):
-            raise PlainServerError
-        return super()._connect_command()
+_OK = encode(Ok())
 
 
 class ErrorBody(Message):
@@ -98,7 +63,7 @@ class Subscription:
 class Bus:
     """One connection to NATS; it reconnects by itself, for ever."""
 
-    def __init__(self, client: Client, log: logging.Logger) -> None:
+    def __init__(self, client: DirectClient, log: logging.Logger) -> None:
         self.client = client
         self._log = log
         self._reconnect_callbacks: list[Callable[[], None]] = []
@@ -112,7 +77,7 @@ class Bus:
         `url`: one server, or several of one cluster with commas between them.
         """
         log = logging.getLogger("moonpool.bus")
-        client = _Client()
+        client = DirectClient()
         bus = cls(client, log)
         logging.getLogger("asyncio").addFilter(_TLS_CLOSE_FILTER)
         state = {"is_waiting_said": False, "is_refusal_said": False}
@@ -159,6 +124,7 @@ class Bus:
             drain_timeout=5,
             **(access or NatsAccess()).options(),
         )
+        await client.listen_for_answers()
         return bus
 
     @property
@@ -195,17 +161,36 @@ class Bus:
 
         Raises NoResponder (nobody listens), BusTimeout, or the ServiceError that was answered.
         """
+        asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        return await self._answer(asked, subject, reply_type, timeout_s)
+
+    def ask(
+        self, subject: str, message: Message, reply_type: type[R], *, timeout_s: float
+    ) -> Coroutine[Any, Any, R]:
+        """As `request`, but sent before this returns; what it returns must be awaited.
+
+        It leaves when the caller gives up the loop, and nothing that is sent after it goes along.
+        """
+        asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        self.client.write_out()
+        return self._answer(asked, subject, reply_type, timeout_s)
+
+    async def _answer(
+        self,
+        asked: Coroutine[Any, Any, Answer],
+        subject: str,
+        reply_type: type[R],
+        timeout_s: float,
+    ) -> R:
         try:
-            answer = await _unless_cancelled(
-                self.client.request(subject, encode(message), timeout=timeout_s)
-            )
+            answer = await asked
         except nats.errors.NoRespondersError:
             raise NoResponder(subject) from None
         except (TimeoutError, nats.errors.TimeoutError):
             raise BusTimeout(subject, timeout_s) from None
         except nats.errors.Error as error:
             raise self._cut_off(subject, error) from error
-        if answer.headers and ERROR_CODE_HEADER in answer.headers:
+        if answer.raw_headers and ERROR_CODE_HEADER in answer.headers:
             raise error_of(answer)
         try:
             return decode(answer.data, reply_type)
@@ -230,12 +215,20 @@ class Bus:
             await subscription.stop()
         return answers
 
-    async def publish(self, subject: str, message: Message, *, as_json: bool = False) -> None:
-        """Hand `message` to the connection; it is kept for a while when cut off."""
+    async def publish(
+        self, subject: str, message: Message, *, as_json: bool = False, at_once: bool = False
+    ) -> None:
+        """Hand `message` to the connection; it is kept for a while when cut off.
+
+        `at_once`: it has left when this returns, whatever the caller does next.
+        """
         try:
             await self.client.publish(subject, encode(message, as_json=as_json))
         except nats.errors.Error as error:
             raise self._cut_off(subject, error) from error
+        if at_once:
+            self.client.write_out()
+            await asyncio.sleep(0)
 
     async def subscribe(
         self,
@@ -254,28 +247,22 @@ class Bus:
         A payload that is not a `message_type` is counted and logged, nothing else.
         """
 
-        async def on_message(msg: Msg) -> None:
+        def on_message(sent_to: str, reply: str, data: bytes, _headers: bytes) -> None:
             try:
-                message = decode(msg.data, message_type)
+                message = decode(data, message_type)
             except MessageError as error:
                 self.bad_messages_total += 1
-                self._log.warning("bad message on %s: %s", msg.subject, error)
+                self._log.warning("bad message on %s: %s", sent_to, error)
                 return
             try:
                 is_mine = handler(message) is not False
             except Exception:  # one bad handler call must not end the subscription
-                self._log.exception("handler of %s failed", msg.subject)
+                self._log.exception("handler of %s failed", sent_to)
                 return
-            if is_acknowledged and is_mine and msg.reply:
-                await self._acknowledge(msg.reply)
+            if is_acknowledged and is_mine and reply and not self.client.send(reply, _OK):
+                self._log.debug("could not acknowledge on %s", reply)  # it is asked again
 
-        return Subscription(await self.client.subscribe(subject, queue=queue, cb=on_message))
-
-    async def _acknowledge(self, reply: str) -> None:
-        try:
-            await self.client.publish(reply, encode(Ok()))
-        except nats.errors.Error as error:  # cut off: it is asked again
-            self._log.debug("could not acknowledge on %s: %r", reply, error)
+        return Subscription(await self.client.listen(subject, on_message, queue=queue))
 
     async def flush(self) -> None:
         """Until the server has everything published so far (bounded)."""
@@ -303,19 +290,17 @@ class Bus:
         )
 
 
-async def _unless_cancelled(request: Awaitable[Msg]) -> Msg:
-    """The answer. nats-py waits with `wait_for`, which in Python 3.11 gives the answer to a task
-    that was cancelled at that very moment: the task would go on as if nobody had stopped it.
-    """
-    task = asyncio.current_task()
-    num_before = 0 if task is None else task.cancelling()
-    answer = await request
-    if task is not None and task.cancelling() > num_before:
-        raise asyncio.CancelledError
-    return answer
+class Answered(Protocol):
+    """An answer as it came."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def headers(self) -> Mapping[str, str] | None: ...
 
 
-def error_of(answer: Msg) -> ServiceError:
+def error_of(answer: Answered) -> ServiceError:
     """The ServiceError in an error reply; one without our body becomes INTERNAL."""
     headers = answer.headers or {}
     try:

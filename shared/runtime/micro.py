@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import nats.micro
-from nats.micro.request import Request
-from nats.micro.service import EndpointStats
+import nats.micro.service
+from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
+from nats.micro.service import EndpointConfig, EndpointStats
 
 from shared.messages import subjects
 from shared.messages.common import ErrorCode
@@ -92,18 +93,28 @@ class MicroService:
         )
         for endpoint in endpoints:
             work = self._work[endpoint.name, endpoint.subject] = _Work()
-            await self._service.add_endpoint(
-                name=endpoint.name,
-                subject=endpoint.subject,
-                queue_group=endpoint.queue,
-                handler=_Runner(endpoint, work, self._tasks, self._log).on_request,
-                metadata={
-                    "description": endpoint.description,
-                    "request": endpoint.request_type.__name__,
-                    "reply": endpoint.reply_type.__name__,
-                    "schema": json.dumps(sorted(endpoint.request_type.model_fields)),
-                },
-            )
+            told = {
+                "description": endpoint.description,
+                "request": endpoint.request_type.__name__,
+                "reply": endpoint.reply_type.__name__,
+                "schema": json.dumps(sorted(endpoint.request_type.model_fields)),
+            }
+            runner = _Runner(endpoint, work, self._bus, self._tasks, self._log)
+            await self._add(endpoint, runner, told)
+
+    async def _add(
+        self, endpoint: AnyEndpoint, runner: "_Runner[Any, Any]", metadata: dict[str, str]
+    ) -> None:
+        config = EndpointConfig(
+            name=endpoint.name,
+            subject=endpoint.subject,
+            queue_group=endpoint.queue,
+            handler=None,  # type: ignore[arg-type]  # requests do not come by nats-py
+            metadata=metadata,
+        )
+        registered = _Registered(self._service, config, self._bus, runner)
+        await registered._start()
+        self._service._endpoints.append(registered)
 
     def _correct(self, stats: EndpointStats) -> dict[str, int]:
         """nats-py counts until the handler has taken a request; ours work in tasks after that.
@@ -133,59 +144,90 @@ class MicroService:
         self._service = None
 
 
-class _Runner(Generic[Q, R]):
-    """Hands requests of one endpoint to tasks: nats-py itself calls back one at a time."""
+class _Registered(nats.micro.service.Endpoint):
+    """What nats-py's micro service tells of an endpoint; its requests come straight to us."""
 
     def __init__(
-        self, endpoint: Endpoint[Q, R], work: _Work, tasks: Tasks, log: logging.Logger
+        self, service: Any, config: EndpointConfig, bus: Bus, runner: "_Runner[Any, Any]"
+    ) -> None:
+        super().__init__(service, config)
+        self._bus = bus
+        self._runner = runner
+
+    async def _start(self) -> None:
+        self._subscription = await self._bus.client.listen(
+            self._subject, self._on_message, queue=self._queue_group
+        )
+
+    def _on_message(self, _subject: str, reply: str, data: bytes, _headers: bytes) -> None:
+        self._num_requests += 1
+        self._runner.on_request(reply, data)
+
+
+class _Runner(Generic[Q, R]):
+    """Hands requests of one endpoint to tasks."""
+
+    def __init__(
+        self, endpoint: Endpoint[Q, R], work: _Work, bus: Bus, tasks: Tasks, log: logging.Logger
     ) -> None:
         self._endpoint = endpoint
         self._work = work
+        self._bus = bus
         self._tasks = tasks
         self._log = log
         self._num_running = 0
 
-    async def on_request(self, request: Request) -> None:
+    def on_request(self, reply: str, data: bytes) -> None:
+        """A question came; nobody waits for an answer when `reply` is empty."""
         if self._num_running >= self._endpoint.max_running:
-            error = ServiceError(
-                ErrorCode.OVERLOADED,
-                f"{self._endpoint.name}: {self._num_running} requests run already",
-                is_retryable=True,
-                retry_after_s=0.1,
-            )
             self._work.ended(monotonic_s())
-            await self._refuse(request, error)
+            refusal = self._refuse(reply, data, self._too_many())
+            self._tasks.start_contained(refusal, name=self._endpoint.name)
             return
         self._num_running += 1
-        self._tasks.start_contained(self._run(request), name=self._endpoint.name)
+        self._tasks.start_contained(self._run(reply, data), name=self._endpoint.name)
 
-    async def _run(self, request: Request) -> None:
+    def _too_many(self) -> ServiceError:
+        return ServiceError(
+            ErrorCode.OVERLOADED,
+            f"{self._endpoint.name}: {self._num_running} requests run already",
+            is_retryable=True,
+            retry_after_s=0.1,
+        )
+
+    async def _run(self, reply: str, data: bytes) -> None:
         start_s = monotonic_s()
         try:
-            question = decode(request.data, self._endpoint.request_type)
+            question = decode(data, self._endpoint.request_type)
             _work_for_request_of(question)
             answer = await self._endpoint.handler(question)
             self._log.debug("%s answered", self._endpoint.name)
-            if request._msg.reply:
-                await request.respond(encode(answer, as_json=_wants_json(request)))
+            if reply:
+                await self._bus.client.publish(reply, encode(answer, as_json=_wants_json(data)))
         except MessageError as error:
             bad = ServiceError(ErrorCode.BAD_REQUEST, str(error), field=error.field)
-            await self._refuse(request, bad)
+            await self._refuse(reply, data, bad)
         except ServiceError as error:
-            await self._refuse(request, error)
+            await self._refuse(reply, data, error)
         except Exception:  # the handler boundary: logged whole, told in one sentence
             self._log.exception("%s failed", self._endpoint.name)
-            await self._refuse(
-                request, ServiceError(ErrorCode.INTERNAL, f"{self._endpoint.name} failed; see log")
-            )
+            failed = ServiceError(ErrorCode.INTERNAL, f"{self._endpoint.name} failed; see log")
+            await self._refuse(reply, data, failed)
         finally:
             self._num_running -= 1
             self._work.ended(start_s)
 
-    async def _refuse(self, request: Request, error: ServiceError) -> None:
+    async def _refuse(self, reply: str, data: bytes, error: ServiceError) -> None:
         self._work.failed(error)
         self._log.debug("%s refused: %s", self._endpoint.name, error.message)
-        await _respond_error(request, error)
+        if not reply:
+            return
+        body = encode(ErrorBody(error=error.info), as_json=_wants_json(data))
+        told = {
+            ERROR_HEADER: " ".join(error.message.split()),
+            ERROR_CODE_HEADER: str(ERROR_NUMBERS[error.code]),
+        }
+        await self._bus.client.publish(reply, body, headers=told)
 
 
 def _work_for_request_of(question: Message) -> None:
@@ -197,14 +239,5 @@ def _work_for_request_of(question: Message) -> None:
         about.work_for(request_id, traceparent)
 
 
-def _wants_json(request: Request) -> bool:
-    return not request.data or is_json(request.data)
-
-
-async def _respond_error(request: Request, error: ServiceError) -> None:
-    if not request._msg.reply:
-        return
-    body = encode(ErrorBody(error=error.info), as_json=_wants_json(request))
-    one_line = " ".join(error.message.split())
-    number = str(ERROR_NUMBERS[error.code])
-    await request.respond_error(number, one_line, data=body)
+def _wants_json(data: bytes) -> bool:
+    return not data or is_json(data)

@@ -49,7 +49,9 @@ class TokenSender:
     ) -> None:
         """More will follow. `logprobs` are parallel to the tokens, or empty."""
         chunk = self._chunk(tokens, logprobs=logprobs, times=times, reuse=reuse)
-        await self._bus.publish(self._reply_subject, chunk)
+        # Of the answer only token 0 is waited for; later ones of many requests leave together.
+        is_first = self._stage == "prefill"
+        await self._bus.publish(self._reply_subject, chunk, at_once=is_first)
 
     async def send_last(
         self,

@@ -8,7 +8,13 @@ import pytest
 
 from services.gateway.errors import ApiError
 from services.gateway.openai_schema import parse_chat, parse_completion
-from services.gateway.prompts import MESSAGE_ROOM_BYTES, Prompt, PromptMaker
+from services.gateway.prompts import (
+    MESSAGE_ROOM_BYTES,
+    SHORT_CHARS,
+    SHORT_PARTS,
+    Prompt,
+    PromptMaker,
+)
 from shared.checkpoint.text_model import load_text_model
 from shared.kv.block_keys import chain_keys
 from shared.messages.conductor import ModelInfo
@@ -93,3 +99,38 @@ async def test_what_no_message_can_hold_is_refused_with_its_size() -> None:
     assert (caught.value.status, caught.value.code) == (413, "message_too_large")
     assert str(MESSAGE_ROOM_BYTES + 40 * 4 + 32) in caught.value.message
     prompts.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "takes_thread"),
+    [
+        ({"messages": ["x" * SHORT_CHARS]}, False),
+        ({"messages": ["x" * SHORT_CHARS, "y"]}, True),
+        ({"messages": ["x"] * (SHORT_PARTS + 1)}, True),
+        ({"prompt": ["x" * SHORT_CHARS]}, False),
+        ({"prompt": [[1] * (SHORT_CHARS + 1)]}, True),
+        ({"prompt": ["x"] * (SHORT_PARTS + 1)}, True),
+    ],
+)
+async def test_only_what_is_short_holds_up_the_loop(
+    prompts: PromptMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    body: dict[str, Any],
+    takes_thread: bool,
+) -> None:
+    in_thread, used = prompts._in_thread, []
+
+    async def note(make: Any) -> Any:
+        used.append(make)
+        return await in_thread(make)
+
+    monkeypatch.setattr(prompts, "_in_thread", note)
+    model = MODEL.model_copy(update={"context_tokens": 4 * SHORT_CHARS})
+    if "messages" in body:
+        messages = [{"role": "user", "content": text} for text in body["messages"]]
+        raw = json.dumps({"model": "m", "messages": messages, "max_tokens": 1}).encode()
+        assert (await prompts.chat(parse_chat(raw), model)).num_tokens
+    else:
+        raw = json.dumps({"model": "m", "max_tokens": 1, **body}).encode()
+        assert len(await prompts.completion(parse_completion(raw), model)) == len(body["prompt"])
+    assert bool(used) == takes_thread
