@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.scheduling.instance_table import STATES, InstanceTable, Rows
+from shared.scheduling.instance_table import STATES, InstanceTable, Rows, among
 from shared.scheduling.vocabulary import PlacementRequest, Role
 
 
@@ -28,7 +28,7 @@ class Sieve:
 
     def drop_rows(self, reason: str, rows: list[int]) -> None:
         if rows:
-            self.drop(reason, np.isin(self.rows, rows))
+            self.drop(reason, among(self.rows, rows))
 
 
 class Standing:
