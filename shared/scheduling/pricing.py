@@ -195,6 +195,9 @@ def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
     if cost_s is not None:
         prices.cost_s = cost_s
     costs_s, wanted = prices.cost_s, prices.situation.num_wanted
+    if len(costs_s) == 1:
+        prices.order = np.zeros(1, np.intp)
+        return prices
     rng = prices.situation.rng
     if wanted is None or len(costs_s) <= max(wanted, FEW):
         prices.order = _in_order(costs_s, rng)[:wanted]
