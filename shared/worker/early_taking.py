@@ -1,7 +1,7 @@
 """Which prompt asks for its slots before its run has come, and whether it may keep them then."""
 
 from shared.runtime.tasks import Tasks
-from shared.worker.early_slots import ask_early
+from shared.worker.early_slots import EarlySlots
 from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_queue import PrefillQueue
 from shared.worker.prefix import Prefix
@@ -25,15 +25,20 @@ class EarlyTaking:
         if job.run.done() or self._holding.may_gain(job, prefix):
             return
         num_slots = self._holding.num_slots(job, prefix)
-        job.early_slots = ask_early(self._tasks, job.session.client, job.handle, num_slots)
+        job.early_slots = EarlySlots(self._tasks, job.session.client, job.handle, num_slots)
         self._holder = job
 
     async def settle(self, job: PrefillJob) -> None:
         """Its run has come: what does not fit any more goes back, with all that it holds."""
-        if job.early_slots is None or self._fits(job, job.early_slots.num_slots):
+        early = job.early_slots
+        if early is None or self._fits(job, early.num_slots):
             return
-        job.give_up_early()
-        await job.session.client.release(job.handle)
+        if early.is_asked:
+            job.give_up_early()
+            await job.session.client.release(job.handle)
+        else:
+            early.forget()
+            job.early_slots = None
 
     def _fits(self, job: PrefillJob, num_slots: int) -> bool:
         """Its turn is now, and it needs what it asked for."""
