@@ -143,4 +143,5 @@ def _smaller(situation: Situation, compute_s: Floats | float) -> Floats:
 
 def _share_of(size: int, compute_s: float) -> float:
     """How much of its class is smaller."""
-    return min((compute_s - FLOORS_S.item(size)) * PER_WIDTH.item(size), 1.0)
+    share: float = min((compute_s - FLOORS_S.item(size)) * PER_WIDTH.item(size), 1.0)
+    return share
