@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 SWITCH_S = 0.0002
-"""Python lets a thread wait up to 5 ms for one that has something to do, as the loop always has when
-a call is made and computing is to begin."""
+"""Python lets a thread wait up to 5 ms for one that has something to do, as the loop always has
+when a call is made and computing is to begin."""
 
 
 class ComputeThread:

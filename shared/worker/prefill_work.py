@@ -1,5 +1,6 @@
 """One prompt's way: prefix, computation, token 0, hand-over. Knows nothing of other prompts."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -78,6 +79,7 @@ class PrefillWork:
             await self._serve(job)
 
     async def _serve(self, job: PrefillJob) -> None:
+        await asyncio.sleep(0)  # the reservation is answered before anything is done for it
         self._early.ask(job, await self._holding.hold(job))
         run = await job.run
         await self._early.settle(job)
