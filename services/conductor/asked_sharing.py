@@ -16,6 +16,10 @@ from shared.scheduling.effects import SendReserve
 from shared.scheduling.events import AskedElsewhere
 
 GATHER_S = 0.003
+FEW = 4
+GATHER_FEW_S = 0.01
+"""One or two requests unbalance nothing: by then they are placed, and nobody waits for what it
+costs to tell of them. Well below `ASKED_SHOWS_S` of the view."""
 MAX_WAITING = 4_096
 
 
@@ -31,23 +35,13 @@ class AskedSharing:
         self._bus = bus
         self._feed = feed
         self._log = log
-        self._waiting: list[AskedPromise] = []
+        self._waiting: list[SendReserve] = []
         self._has_some = asyncio.Event()
 
     def on_asked(self, effect: SendReserve) -> None:
         if len(self._waiting) >= MAX_WAITING:
             return
-        self._waiting.append(
-            AskedPromise(
-                model=effect.request.model,
-                role=effect.role,
-                id=effect.instance[0],
-                incarnation=effect.instance[1],
-                num_tokens=effect.request.num_tokens,
-                max_tokens=effect.request.max_tokens,
-                cached_tokens=effect.cached_tokens,
-            )
-        )
+        self._waiting.append(effect)
         self._has_some.set()
 
     def hear(self, asked: Asked) -> None:
@@ -70,11 +64,26 @@ class AskedSharing:
         while True:
             await self._has_some.wait()
             await asyncio.sleep(GATHER_S)
+            if len(self._waiting) <= FEW:
+                await asyncio.sleep(GATHER_FEW_S - GATHER_S)
             self._has_some.clear()
             waiting, self._waiting = self._waiting, []
+            promises = [_promise_of(effect) for effect in waiting]
             try:
                 await self._bus.publish(
-                    subjects.CONDUCTOR_ASKED, Asked(conductor=self._id, promises=waiting)
+                    subjects.CONDUCTOR_ASKED, Asked(conductor=self._id, promises=promises)
                 )
             except ServiceError as error:
                 self._log.debug("what is asked is not told: %s", error)
+
+
+def _promise_of(effect: SendReserve) -> AskedPromise:
+    return AskedPromise(
+        model=effect.request.model,
+        role=effect.role,
+        id=effect.instance[0],
+        incarnation=effect.instance[1],
+        num_tokens=effect.request.num_tokens,
+        max_tokens=effect.request.max_tokens,
+        cached_tokens=effect.cached_tokens,
+    )

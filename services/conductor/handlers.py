@@ -107,21 +107,12 @@ class Handlers:
     async def _place(self, message: PlaceRequest) -> PlaceReply:
         assert self.driver is not None
         came_s = self._clock()
-        try:
-            async with asyncio.timeout(min(TURN_TIMEOUT_S, message.remaining_ms / 1e3)):
-                await self._turns.acquire()
-        except TimeoutError:
-            self.decisions.refused(TOO_BUSY)
-            raise ServiceError(
-                ErrorCode.OVERLOADED,
-                "this conductor has more to place than it can; try again",
-                is_retryable=True,
-                retry_after_s=1.0,
-            ) from None
+        await self._take_turn(message.remaining_ms)
         try:
             waited_ms = int((self._clock() - came_s) * 1e3)
-            left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
-            message = message.model_copy(update=left)
+            if waited_ms:
+                left = {"remaining_ms": max(0, message.remaining_ms - waited_ms)}
+                message = message.model_copy(update=left)
             found = await self._match(message, about.current().traceparent)
             reply = await self.driver.place(
                 convert.request_of(message, found),
@@ -132,6 +123,22 @@ class Handlers:
             self._turns.release()
         self._count(reply, came_s)
         return reply
+
+    async def _take_turn(self, remaining_ms: int) -> None:
+        if not self._turns.locked():
+            await self._turns.acquire()  # at once
+            return
+        try:
+            async with asyncio.timeout(min(TURN_TIMEOUT_S, remaining_ms / 1e3)):
+                await self._turns.acquire()
+        except TimeoutError:
+            self.decisions.refused(TOO_BUSY)
+            raise ServiceError(
+                ErrorCode.OVERLOADED,
+                "this conductor has more to place than it can; try again",
+                is_retryable=True,
+                retry_after_s=1.0,
+            ) from None
 
     def _count(self, reply: PlaceReply, came_s: float) -> None:
         if reply.placement is not None:

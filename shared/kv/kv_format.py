@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 ROOT_BYTES = 16
@@ -40,13 +41,7 @@ class KvFormat:
 
     def root(self, salt: str = "") -> bytes:
         """The parent of every first block: equal on every process, host and run."""
-        canonical = json.dumps(
-            {"kv_format": self.to_dict(), "salt": salt},
-            sort_keys=True,
-            separators=(",", ":"),
-            ensure_ascii=True,
-        )
-        return hashlib.blake2b(canonical.encode("ascii"), digest_size=ROOT_BYTES).digest()
+        return _root(self, salt)
 
     def differences(self, other: "KvFormat") -> list[str]:
         """`field: mine != theirs` for each field that differs."""
@@ -56,3 +51,15 @@ class KvFormat:
             for name in mine
             if mine[name] != theirs[name]
         ]
+
+
+@lru_cache(maxsize=64)
+def _root(kv_format: KvFormat, salt: str) -> bytes:
+    """Kept: each run of a prompt asks for it."""
+    canonical = json.dumps(
+        {"kv_format": kv_format.to_dict(), "salt": salt},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+    )
+    return hashlib.blake2b(canonical.encode("ascii"), digest_size=ROOT_BYTES).digest()

@@ -1,4 +1,4 @@
-"""Publishes what a process says of itself, at a steady pace and at once when poked."""
+"""Publishes what a process says of itself, at a steady pace and soon when poked."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 
 Report = InstanceReport | NodeReport | GatewayReport
+GATHER_S = 0.02
+"""Many pokes, one report."""
 
 
 class Heartbeat:
@@ -28,11 +30,20 @@ class Heartbeat:
         self._subject = subject
         self._make = make
         self._poked = asyncio.Event()
+        self._waking: asyncio.TimerHandle | None = None
         self._said: Report | None = None
         self._said_s = float("-inf")
 
     def poke(self) -> None:
-        """Report now: something changed that others should know soon."""
+        """Report soon: something changed that others should know.
+
+        Often called while somebody waits for an answer: it costs a timer, and wakes nobody yet.
+        """
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(GATHER_S, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
         self._poked.set()
 
     async def run(self) -> None:
@@ -47,7 +58,6 @@ class Heartbeat:
             try:
                 async with asyncio.timeout(REPORT_INTERVAL_S):
                     await self._poked.wait()
-                await asyncio.sleep(0.02)  # many pokes, one report
             except TimeoutError:
                 continue
 

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.eligibility import Standing, drop_unable
 from shared.scheduling.events import AskedElsewhere
-from shared.scheduling.instance_table import STATES, InstanceTable, Rows
+from shared.scheduling.instance_table import STATES, InstanceTable, Rows, among
 from shared.scheduling.neighbours import Neighbours
 from shared.scheduling.node_loads import NodeLoads
 from shared.scheduling.quarantine import Quarantine
@@ -291,7 +289,7 @@ class ClusterView:
             of_role = (self.find(role, key) for key in refused)
             sieve.drop_rows("refused", [seen.row for seen in of_role if seen is not None])
         kept_out = table.rows_of(role, self.quarantine.parties_out(now_s))
-        if kept_out and not np.isin(sieve.rows, kept_out).all():  # never the last one
+        if kept_out and not among(sieve.rows, kept_out).all():  # never the last one
             sieve.drop_rows("quarantined", kept_out)
         return sieve.rows, sieve.counts
 

@@ -169,6 +169,7 @@ class ConductorCore:
             request=request,
             matches=event.matches if request.use_cache else (),
             policy=self._policy(request),
+            allowed=self._allowed(request),
             deadline_s=now_s + min(request.remaining_s, self.settings.place_timeout_s),
         )
         return self._ask(place, now_s)
@@ -238,7 +239,7 @@ class ConductorCore:
             cached_tokens=winner.cached_tokens,
             sources=winner.sources if role == "prefill" else (),
             ttl_s=self.settings.promise_ttl_s,
-            ttft_slo_s=self._allowed(request).ttft_s,
+            ttft_slo_s=place.allowed.ttft_s,
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
@@ -361,7 +362,7 @@ class ConductorCore:
             refused=frozenset() if place is None else place.refused,
             retry_after_s=None if place is None else place.retry_after_s,
             max_sources=self.settings.max_sources,
-            allowed=self._allowed(request),
+            allowed=self._allowed(request) if place is None else place.allowed,
             rule=self.settings.admission,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.scheduling.cost_model import CostModel
-from shared.scheduling.instance_table import InstanceTable, Rows
+from shared.scheduling.instance_table import InstanceTable, Rows, among
 from shared.scheduling.vocabulary import InstanceView, NodeMatch, PlacementRequest, Source
 
 
@@ -34,6 +34,8 @@ def best_decode(
     rng: random.Random,
 ) -> int:
     """The least time for the answer, then the most room; one of equals at random."""
+    if len(rows) == 1:
+        return int(rows[rng.randrange(1)])  # draws as much as a choice among several does
     batch = table.column("batch", rows) + 1
     steps_s = cost.decode_many_step_s(
         batch, table.column("batch_tokens", rows) + request.num_tokens
@@ -41,7 +43,7 @@ def best_decode(
     costs_s = steps_s.round(4) * min(way.answer_tokens, request.max_tokens)
     near = table.rows_on.get(way.node)
     if near is not None:
-        is_near = np.isin(rows, near)
+        is_near = among(rows, near)
         if is_near.any():
             costs_s = costs_s + np.where(is_near, 0.0, way.handoff_s)
     best = rows[costs_s == np.minimum.reduce(costs_s)]

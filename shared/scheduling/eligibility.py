@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.scheduling.instance_table import STATES, InstanceTable, Rows
+from shared.scheduling.instance_table import STATES, InstanceTable, Rows, among, least
 from shared.scheduling.vocabulary import PlacementRequest, Role
 
 
@@ -28,7 +28,7 @@ class Sieve:
 
     def drop_rows(self, reason: str, rows: list[int]) -> None:
         if rows:
-            self.drop(reason, np.isin(self.rows, rows))
+            self.drop(reason, among(self.rows, rows))
 
 
 class Standing:
@@ -82,7 +82,7 @@ def drop_unable(
     if not len(rows):
         return
     seen_s = table.column("seen_s", rows)
-    if now_s - np.minimum.reduce(seen_s) > lease_s:
+    if now_s - least(seen_s) > lease_s:
         sieve.drop("silent", now_s - seen_s > lease_s)
     needed = request.num_tokens + min(request.max_tokens, 1)
     if facts.least_context_tokens < needed:
@@ -101,6 +101,6 @@ def _drop_full(
         return
     # Where even the whole answer fits everywhere, there is nothing to look at.
     free = table.column("free_tokens", sieve.rows)
-    if np.minimum.reduce(free) < request.room_tokens:
+    if least(free) < request.room_tokens:
         admit = table.column("admit_tokens", sieve.rows)
         sieve.drop("full", free < request.num_tokens + np.minimum(admit, request.max_tokens))

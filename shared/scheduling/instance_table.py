@@ -48,6 +48,22 @@ NODE = (
 STATES = ("ready", "starting", "draining")
 FIRST_SIZE = 16
 MAX_FACTS = 16
+FEW = 4
+"""Rows that are sooner looked at one by one: of a numpy call most is the same for any number."""
+MAX_COMPARED = 256
+"""Pairs of rows that are sooner compared one by one."""
+
+
+def among(rows: Rows, few: Sequence[int]) -> NDArray[np.bool_]:
+    """Which of the rows are among those few. For a handful numpy's own search takes far longer."""
+    if len(rows) * len(few) > MAX_COMPARED:
+        return np.isin(rows, few)
+    return np.fromiter((row in few for row in rows.tolist()), np.bool_, len(rows))
+
+
+def least(values: NDArray[Any]) -> float:
+    """Of a column that is not empty."""
+    return float(min(values.tolist()) if len(values) <= FEW else np.minimum.reduce(values))
 
 
 class Codes:

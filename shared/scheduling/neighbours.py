@@ -34,14 +34,18 @@ class Neighbours:
         self._prefill, self._decode = prefill, decode
         self._versions = (-1, -1)
         self._all = Beside(has_decode=False, own_decode=None)
+        self._last: tuple[Rows, Beside] | None = None
+        """Of rows that are never written to, what was found."""
 
     def of(self, rows: Rows) -> Beside:
         """Of rows of prefill instances."""
         versions = (self._prefill.version, self._decode.version)
         if self._versions != versions:
             self._versions = versions
-            self._all = self._look()
-        return self._all.of(rows)
+            self._all, self._last = self._look(), None
+        if self._last is None or self._last[0] is not rows:
+            self._last = rows, self._all.of(rows)
+        return self._last[1]
 
     def _look(self) -> Beside:
         prefill, decode = self._prefill, self._decode

@@ -6,6 +6,7 @@ from shared.scheduling import admission
 from shared.scheduling.effects import SendRelease
 from shared.scheduling.placement import Ranking
 from shared.scheduling.policies.base import PlacementPolicy
+from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     Candidate,
     InstanceKey,
@@ -29,6 +30,8 @@ class OpenPlacement:
     request: PlacementRequest
     matches: tuple[NodeMatch, ...]
     policy: PlacementPolicy
+    allowed: Slo
+    """Its targets."""
     deadline_s: float
     ranking: Ranking | None = None
     winner: Candidate | None = None

@@ -32,9 +32,9 @@ from shared.scheduling.vocabulary import (
 NUM_LOSERS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
-    """What a decision is made from."""
+    """What a decision is made from. Made twice a placement, and not frozen: that takes longer."""
 
     view: ClusterView
     cost: CostModel

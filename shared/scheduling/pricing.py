@@ -151,6 +151,8 @@ def _at(value: Floats | Ints | float, position: int) -> float:
 
 def price_local(situation: Situation) -> Prices:
     """Every candidate with what its own node holds; nothing is fetched, and nothing overlaps."""
+    if not situation.matches:
+        return _price_cold(situation)
     held = situation.table.by_node(situation.matches, situation.depths, situation.rows)
     local_blocks = np.minimum(held, situation.request.num_blocks)
     load_s = disk_s(situation, local_blocks)
@@ -158,6 +160,13 @@ def price_local(situation: Situation) -> Prices:
     cost_s = load_s + local.queue_s + local.compute_s
     at_hand = np.asarray(local.cached_tokens)
     return Prices(situation, local_blocks, at_hand, load_s, [local], cost_s)
+
+
+def _price_cold(situation: Situation) -> Prices:
+    """The same where nobody holds anything: what is alike for all stays a number."""
+    nothing = np.zeros(len(situation.rows), np.int64)
+    local = offer_of(situation, 0, 0.0)
+    return Prices(situation, nothing, nothing, 0.0, [local], local.queue_s + local.compute_s)
 
 
 def offer_of(
@@ -186,6 +195,9 @@ def cheapest_first(prices: Prices, cost_s: Floats | None = None) -> Prices:
     if cost_s is not None:
         prices.cost_s = cost_s
     costs_s, wanted = prices.cost_s, prices.situation.num_wanted
+    if len(costs_s) == 1:
+        prices.order = np.zeros(1, np.intp)
+        return prices
     rng = prices.situation.rng
     if wanted is None or len(costs_s) <= max(wanted, FEW):
         prices.order = _in_order(costs_s, rng)[:wanted]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from shared.scheduling.cluster_view import ClusterView
 from shared.scheduling.cost_model import CostModel
 from shared.scheduling.fixed_facts import FixedFacts, Floats, Ints
-from shared.scheduling.instance_table import InstanceTable, Rows
-from shared.scheduling.queue_discipline import SIZE_EDGES_S, size_class
+from shared.scheduling.instance_table import FEW, InstanceTable, Rows
+from shared.scheduling.queue_discipline import NUM_SIZES, SIZE_EDGES_S, size_class
 from shared.scheduling.vocabulary import NodeMatch, PlacementRequest
 
 EDGES_S = np.array(SIZE_EDGES_S)
@@ -79,6 +79,8 @@ def waits_and_delays_s(
     if is_sorted is False:
         return fifo_waits_s(situation), 0.0
     table, rows = situation.table, situation.rows
+    if is_sorted is True and isinstance(compute_s, float) and len(rows) <= FEW:
+        return _waits_and_delays_of_few_s(situation, compute_s)
     ahead_s, smaller_prompts = _smaller(situation, compute_s)
     waits: Floats = np.maximum(ahead_s - situation.done_s, 0.0)
     delays: Floats = compute_s * (table.queues_below(-1, rows)[1] - smaller_prompts)
@@ -88,6 +90,22 @@ def waits_and_delays_s(
         np.where(is_sorted, waits, fifo_waits_s(situation)),
         np.where(is_sorted, delays, 0.0),
     )
+
+
+def _waits_and_delays_of_few_s(situation: Situation, compute_s: float) -> tuple[Floats, Floats]:
+    """The same, one by one."""
+    size = size_class(compute_s)
+    share = _share_of(size, compute_s)
+    seen_s, queues = situation.table.columns["seen_s"], situation.table.queues
+    waits, delays = [], []
+    for row in situation.rows.tolist():
+        below_s, upto_s = queues.item(0, size, row), queues.item(0, size + 1, row)
+        below, upto = queues.item(1, size, row), queues.item(1, size + 1, row)
+        done_s = situation.now_s - seen_s.item(row)
+        waits.append(max(below_s + share * (upto_s - below_s) - done_s, 0.0))
+        smaller_prompts = below + share * (upto - below)
+        delays.append(compute_s * (queues.item(1, NUM_SIZES, row) - smaller_prompts))
+    return np.array(waits), np.array(delays)
 
 
 def fifo_waits_s(situation: Situation) -> Floats:
@@ -112,7 +130,7 @@ def _smaller(situation: Situation, compute_s: Floats | float) -> Floats:
     # Within a class the sizes are taken as evenly spread.
     if isinstance(compute_s, float):
         size = size_class(compute_s)
-        share = min((compute_s - FLOORS_S.item(size)) * PER_WIDTH.item(size), 1.0)
+        share = _share_of(size, compute_s)
         below, upto = table.queues_below(size, rows), table.queues_below(size + 1, rows)
         smaller: Floats = below + share * (upto - below)
     else:
@@ -121,3 +139,9 @@ def _smaller(situation: Situation, compute_s: Floats | float) -> Floats:
         below, upto = table.queues_at(sizes, rows)
         smaller = below + shares * (upto - below)
     return smaller
+
+
+def _share_of(size: int, compute_s: float) -> float:
+    """How much of its class is smaller."""
+    share: float = min((compute_s - FLOORS_S.item(size)) * PER_WIDTH.item(size), 1.0)
+    return share

@@ -58,9 +58,9 @@ def check_tokens(field: str, tokens: bytes, parts: WorkerParts) -> None:
     """A wrong id would fail a whole step, and every request in it."""
     if len(tokens) % TOKEN_BYTES:
         raise bad(field, f"{len(tokens)} bytes are no whole int32 values")
-    ids = np.frombuffer(tokens, dtype="<i4")
+    ids = np.frombuffer(tokens, dtype="<u4")  # a negative one is larger than any vocabulary
     vocab_size = parts.loaded.config.vocab_size
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+    if int(ids.max(initial=0)) >= vocab_size:
         raise bad(field, f"an id is not in a vocabulary of {vocab_size}")
 
 
@@ -78,6 +78,11 @@ def check_prefill_run(message: PrefillRun, num_tokens: int, parts: WorkerParts) 
             f"{len(message.tokens)} bytes, but {num_tokens} int32 tokens were reserved",
         )
     check_tokens("tokens", message.tokens, parts)
+    if message.chain:
+        _check_keys(message, num_tokens, parts)
+
+
+def _check_keys(message: PrefillRun, num_tokens: int, parts: WorkerParts) -> None:
     check_chain(message.chain, num_tokens, parts.grid.block_tokens)
     seed = block_keys.seed_of(parts.loaded.kv_format.root(), message.namespace)
     own = block_keys.chain_keys(seed, message.tokens, parts.grid.block_tokens)

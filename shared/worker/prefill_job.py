@@ -5,6 +5,7 @@ import asyncio
 from shared.messages.common import CacheMode, FetchSource
 from shared.messages.prefill import PrefillRun, Reserve
 from shared.worker.attempts import Attempt
+from shared.worker.early_slots import EarlySlots
 from shared.worker.pool_session import PoolSession
 from shared.worker.prefix import Prefix
 from shared.worker.token_sender import TokenSender
@@ -35,6 +36,8 @@ class PrefillJob(Attempt):
         """When it was loaded, on our clock."""
         self.may_look_again = True
         """In its turn; not once blocks of the pool turned out to change while they are read."""
+        self.early_slots: EarlySlots | None = None
+        """Asked for before its turn; taken then, or given up."""
         self.has_slots = False
         """From then on its prefix cannot be given up."""
         self.sender: TokenSender | None = None
@@ -50,6 +53,19 @@ class PrefillJob(Attempt):
     def reads_cache(self) -> bool:
         """A row that was not computed scores no token."""
         return self.cache == "on" and self.prompt_logprobs is None
+
+    @property
+    def holds_unstarted(self) -> bool:
+        """Something of the pool is held for it, and can be given up without loss."""
+        holds = self.prefix is not None or self.early_slots is not None
+        return holds and not self.has_slots
+
+    def give_up_early(self) -> None:
+        """What is asked for or held under its handle; releasing that is up to the caller."""
+        self.prefix = None
+        if self.early_slots is not None:
+            self.early_slots.forget()
+            self.early_slots = None
 
     @property
     def publishes(self) -> bool:

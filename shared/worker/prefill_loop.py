@@ -209,10 +209,10 @@ class PrefillLoop:
         )
 
     async def _make_room(self, taker: PrefillJob) -> None:
-        """Prompts that only wait give up their held prefixes, so that the pool can evict them."""
+        """Prompts that only wait give up what they hold, so that the pool has it for others."""
         for job in self.attempts.all():
-            if job is not taker and not job.has_slots and job.prefix is not None:
-                job.prefix = None
+            if job is not taker and job.holds_unstarted:
+                job.give_up_early()
                 await job.session.client.release(job.handle)
 
     def _instance_of(self, job: PrefillJob) -> InstanceRef:
@@ -228,6 +228,7 @@ class PrefillLoop:
     async def _clean_up(self, job: PrefillJob) -> None:
         self._leave_queue(job)
         self._expectations.ended(job)
+        job.give_up_early()
         try:
             await job.session.client.release(job.handle)
         except ServiceError as error:

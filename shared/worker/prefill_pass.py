@@ -135,6 +135,7 @@ class PrefillPass:
             self._check_unchanged(done)  # what is told now counts
             await self._tell_scores(done)
             await self._seal(done)
+            tools.queue.learn()
             async with tools.turns.turn(job.handle):
                 await self._compute_chunk(chunk)
         self._check_unchanged(chunks[-1])
@@ -144,7 +145,9 @@ class PrefillPass:
             self._blocks, self._first, prefix, hit_blocks, queue_s, self._compute_s, self._score_s
         )
         await on_first(computed)
+        await asyncio.sleep(0)  # what was sent leaves before more is made ready
         await self._seal(chunks[-1])
+        tools.queue.learn()
         self._check_unchanged(chunks[-1])  # a block may have changed during the last seal
         return computed
 
@@ -175,7 +178,11 @@ class PrefillPass:
         start_s = monotonic_s()
         first = len(self._blocks)
         num_slots = grid.num_blocks(num_tokens) - first
-        if queue.must_yield(job.handle):
+        early, job.early_slots = job.early_slots, None
+        reply = None if early is None else await early.given()
+        if reply is not None:
+            assert len(reply.slots) == num_slots, "slots for another prefix"
+        elif queue.must_yield(job.handle):
             try:
                 reply = await self._pool.allocate(job.handle, num_slots)
             except ServiceError as error:

@@ -75,6 +75,7 @@ class PrefillQueue:
     _may_retry: bool = False
     _chunk: _Chunk | None = None
     _cost: CostModel = field(init=False)
+    _unlearnt: list[PrefillSample] = field(default_factory=list, init=False)
     computed_tokens_total: int = field(default=0, init=False)
     compute_s_total: float = field(default=0.0, init=False)
 
@@ -145,7 +146,7 @@ class PrefillQueue:
         self._chunk = _Chunk(handle, now_s, self.work_s(end, num_tokens))
 
     def computed(self, handle: str, end: int, num_tokens: int, seconds: float) -> None:
-        """That chunk is done; learns the cost from it."""
+        """That chunk is done; `learn` makes use of what it took."""
         entry = self._entries.get(handle)
         if entry is not None:
             entry.tokens_left = max(entry.tokens_left - num_tokens, 0)
@@ -153,7 +154,14 @@ class PrefillQueue:
         self._may_retry = True
         self.computed_tokens_total += num_tokens
         self.compute_s_total += seconds
-        self._cost.learn_prefill(PrefillSample(end, end - num_tokens, seconds))
+        self._unlearnt.append(PrefillSample(end, end - num_tokens, seconds))
+
+    def learn(self) -> None:
+        """The cost from chunks that are done. Takes a millisecond now and then: not while somebody
+        waits for what was computed."""
+        samples, self._unlearnt = self._unlearnt, []
+        for sample in samples:
+            self._cost.learn_prefill(sample)
 
     def must_yield(self, handle: str) -> bool:
         """Waiting for slots in its turn would keep those waiting who hold them."""

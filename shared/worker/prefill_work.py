@@ -1,15 +1,14 @@
 """One prompt's way: prefix, computation, token 0, hand-over. Knows nothing of other prompts."""
 
+import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.engine.engines import prefill_engine
 from shared.engine.prefill import PrefillEngine
-from shared.kv import block_keys
 from shared.messages import subjects
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
@@ -20,6 +19,7 @@ from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.telemetry import tracing
 from shared.worker.announcer import KvAnnouncer
+from shared.worker.early_taking import EarlyTaking
 from shared.worker.handover import hand_over
 from shared.worker.parts import WorkerParts, pool_lost
 from shared.worker.pool_session import PoolSession
@@ -32,14 +32,13 @@ from shared.worker.prefill_pass import (
     PrefillPass,
     StaleBlocksError,
 )
-from shared.worker.prefix import Prefix, hold_prefix
+from shared.worker.prefix import Prefix
+from shared.worker.prefix_holding import PrefixHolding
 from shared.worker.prompt_scoring import ScoreSender
 from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_logprobs
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
-LOOK_AGAIN_S = 0.05
-"""What was held for so long may be longer now."""
 
 
 class PrefillWork:
@@ -58,6 +57,8 @@ class PrefillWork:
         self._leave_queue = leave_queue
         self._on_computed = on_computed
         self._announcer = KvAnnouncer(self._bus)
+        self._holding = PrefixHolding(parts.grid)
+        self._early = EarlyTaking(parts.context.tasks, tools.queue, self._holding)
         self._engine: PrefillEngine | None = None
 
     def start(self) -> None:
@@ -78,9 +79,11 @@ class PrefillWork:
             await self._serve(job)
 
     async def _serve(self, job: PrefillJob) -> None:
-        await self._hold(job)
+        await asyncio.sleep(0)  # the reservation is answered before anything is done for it
+        self._early.ask(job, await self._holding.hold(job))
         run = await job.run
-        num_hit = self._hit_tokens(job, await self._hold(job))
+        await self._early.settle(job)
+        num_hit = self._holding.hit_tokens(job, await self._holding.hold(job))
         self._tools.queue.loaded(job.handle, job.num_tokens - num_hit)
         self._tools.turns.changed()
         computed = await self._compute(job, run)
@@ -118,39 +121,6 @@ class PrefillWork:
         with tracing.span("handoff", attributes={"decode": decode.id}):
             await hand_over(self._bus, job, decode, handoff, must_give_way)
 
-    async def _hold(self, job: PrefillJob) -> Prefix:
-        """The cached prefix: fetched when reserved, held again when it was given up."""
-        if not job.reads_cache:
-            return Prefix()
-        if job.prefix is None:
-            max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
-            chain = block_keys.take(job.chain, max_blocks)
-            with tracing.span("load") as span:
-                job.prefix = await hold_prefix(
-                    job.session.client, job.ref, chain, job.source, job.remaining_s
-                )
-                span.set(job.prefix.told)
-            job.held_s = monotonic_s()
-        return job.prefix
-
-    async def _hold_in_turn(self, job: PrefillJob) -> Prefix:
-        """While it waited others may have computed more of it, as it was perhaps placed for."""
-        prefix = await self._hold(job)
-        max_blocks = self._parts.grid.max_hit_blocks(job.num_tokens)
-        is_short = self._hit_tokens(job, prefix) < job.expected_cached_tokens
-        has_waited = monotonic_s() - job.held_s > LOOK_AGAIN_S
-        may_gain = prefix.num_blocks < max_blocks and (is_short or has_waited)
-        if not job.reads_cache or job.has_slots or not may_gain or not job.may_look_again:
-            return prefix
-        chain = block_keys.take(job.chain, max_blocks)
-        longer = await hold_prefix(job.session.client, job.ref, chain, None)
-        if longer.num_blocks > prefix.num_blocks:
-            num_more = longer.num_blocks - prefix.num_blocks
-            job.prefix = replace(
-                prefix, blocks=longer.blocks, num_local=prefix.num_local + num_more
-            )
-        return job.prefix or prefix
-
     async def _compute(self, job: PrefillJob, run: PrefillRun) -> Computed:
         """A pass whose blocks did not hold is thrown away; the next one trusts no cache."""
         scores = ScoreSender(self._sender(job, run))
@@ -171,7 +141,7 @@ class PrefillWork:
         for _ in range(2):
             try:
                 one = self._new_pass(job, run, scores)
-                computed = await one.compute(lambda: self._hold_in_turn(job), on_first)
+                computed = await one.compute(lambda: self._holding.hold_in_turn(job), on_first)
                 _tell_stages(job, computed)
                 return computed
             except StaleBlocksError:
@@ -241,10 +211,6 @@ class PrefillWork:
             num_tokens=job.num_tokens,
             context_tokens=self._parts.context_tokens,
         )
-
-    def _hit_tokens(self, job: PrefillJob, prefix: Prefix) -> int:
-        grid = self._parts.grid
-        return grid.hit_blocks(prefix.num_blocks, job.num_tokens) * grid.block_tokens
 
     def _reuse(self, job: PrefillJob, computed: Computed) -> Reuse:
         prefix = computed.prefix

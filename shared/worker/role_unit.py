@@ -63,6 +63,7 @@ class RoleUnit:
         )
         self.session: PoolSession | None = None
         self._loaded = loaded
+        self._kv_format = loaded.kv_format.to_dict()
         watch = PeerWatch(LEASE_S, monotonic_s())
         subject = subjects.report(role, process.id)
         self._heartbeat = Heartbeat(process.bus, subject, self._report)
@@ -217,7 +218,7 @@ class RoleUnit:
             state=context.state,
             model=loaded.source.name,
             root=loaded.kv_format.root(),
-            kv_format=loaded.kv_format.to_dict(),
+            kv_format=self._kv_format,
             block_tokens=loaded.layout.block_tokens,
             grid_tokens=loaded.grid_tokens,
             block_bytes=loaded.layout.block_bytes,

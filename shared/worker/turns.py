@@ -19,7 +19,7 @@ class Turns:
 
     def changed(self) -> None:
         """The queue changed: somebody else may be next."""
-        if self._is_taken:
+        if self._is_taken or not self._waiting:
             return
         handle = self._queue.next(monotonic_s())
         future = self._waiting.pop(handle, None) if handle is not None else None

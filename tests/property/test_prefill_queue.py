@@ -82,6 +82,7 @@ class Instance:
         self.now_s += tokens / SPEED
         self.order.append(prompt.handle)
         self.queue.computed(prompt.handle, end, tokens, tokens / SPEED)
+        self.queue.learn()
         if not prompt.left:
             prompt.done_s = self.now_s
             self.queue.remove(prompt.handle)

@@ -1,15 +1,18 @@
 """Prices by column are those of a plain loop over instances, and the best of them are found."""
 
 import random
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.scheduling import situation as situation_module
 from shared.scheduling.cluster_view import ClusterView, Promise
 from shared.scheduling.cost_model import CostModel, CostProfile, PrefillCoefficients
 from shared.scheduling.policies.moonpool import Moonpool
-from shared.scheduling.pricing import FEW
+from shared.scheduling.pricing import FEW, price_local
 from shared.scheduling.queue_discipline import Waiting, make_discipline
 from shared.scheduling.situation import Situation
 from shared.scheduling.vocabulary import ExpectedPrefix, InstanceView, NodeMatch
@@ -112,6 +115,34 @@ def test_columns_price_every_candidate_as_a_plain_loop_does(situation: Situation
             assert one.predicted.compute_s == pytest.approx(way.compute_s, rel=1e-9)
     costs_s = [one.cost_s for one in ranked]
     assert costs_s == sorted(costs_s)
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations(), st.floats(0, 40))
+def test_few_candidates_wait_as_long_to_the_last_bit_as_in_columns(
+    situation: Situation, compute_s: float
+) -> None:
+    situation.rows = situation.rows[: situation_module.FEW]
+    situation.facts = situation.table.facts(situation.rows)
+    waits, delays = situation_module.waits_and_delays_s(situation, compute_s)
+    with patch.object(situation_module, "FEW", 0):
+        by_column = situation_module.waits_and_delays_s(situation, compute_s)
+    assert waits.tolist() == by_column[0].tolist()
+    assert np.asarray(delays).tolist() == np.asarray(by_column[1]).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations())
+def test_what_nobody_holds_is_priced_to_the_last_bit_as_what_nobody_here_holds(
+    situation: Situation,
+) -> None:
+    situation.matches, situation.depths = {}, []
+    cold = price_local(situation)
+    situation.matches, situation.depths = {("far", "far-1"): match("far", 3)}, [3]
+    away = price_local(situation)
+    assert cold.cost_s.tolist() == away.cost_s.tolist()
+    cold.order = away.order = np.arange(len(situation.rows))
+    assert list(cold.in_order()) == list(away.in_order())
 
 
 @settings(max_examples=50, deadline=None)

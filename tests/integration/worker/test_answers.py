@@ -77,7 +77,7 @@ async def test_without_cache_nothing_is_read_and_nothing_is_published(nodes: Two
 async def test_a_sibling_waits_for_what_is_being_computed_and_the_index_hears_of_it(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.worker.prefill_work.LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr("shared.worker.prefix_holding.LOOK_AGAIN_S", -1.0)
     tokens = prompt(900, seed=3)
     heard: list[Expected] = []
     await nodes.bench.bus.subscribe(subjects.INDEX_EXPECTED, Expected, heard.append)

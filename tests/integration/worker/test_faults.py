@@ -10,6 +10,7 @@ from shared.engine.prefill import PrefillEngine
 from shared.kv.ids import BlockKey
 from shared.messages.common import ErrorCode, Sampling
 from shared.worker import slot_wait
+from shared.worker.early_taking import EarlyTaking
 from tests.support.deadline import until
 from tests.support.reference_answers import chain_of, prompt, reference_answer
 from tests.support.two_nodes import NUM_SLOTS, TwoNodes
@@ -140,6 +141,7 @@ async def test_a_pool_full_of_leased_prefixes_still_finishes_requests(
     await nodes.nothing_is_held()
     assert nodes.a.pool.counts.sealed == 20
     gate, asked, ask = nodes.a.gate("allocate"), asyncio.Event(), slot_wait._error_of
+    monkeypatch.setattr(EarlyTaking, "ask", lambda *_: None)  # it comes to wait in its turn
 
     async def ask_once_then_when_open(make_room: Callable[[], Awaitable[None]]) -> Any:
         if asked.is_set():

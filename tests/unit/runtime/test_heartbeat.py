@@ -1,5 +1,6 @@
 """An idle process says the same half as often; what is new, and work, is said at every turn."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from shared.messages.reports import (
     NodeReport,
 )
 from shared.runtime.heartbeat import Heartbeat, Report
+from tests.support.deadline import until
 from tests.support.ended import PREFILL
 
 
@@ -23,6 +25,7 @@ class Clock:
 class Bus:
     def __init__(self) -> None:
         self.said: list[Report] = []
+        self.is_connected = True
 
     async def publish(self, _subject: str, report: Report) -> None:
         self.said.append(report)
@@ -56,6 +59,24 @@ async def test_old_news_of_an_idle_process_are_said_half_as_often(
     monkeypatch: pytest.MonkeyPatch, reports: list[Report], wanted: int
 ) -> None:
     assert await said_of(Clock(monkeypatch), reports, IDLE_REPORT_INTERVAL_S / 2) == wanted
+
+
+async def test_many_pokes_are_one_report_of_what_is_then() -> None:
+    bus, now = Bus(), [gateway()]
+    beat = Heartbeat(bus, "moonpool.report.gateway.gateway-1", lambda: now[0])  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        beating = group.create_task(beat.run())
+        await until(lambda: bus.said, what="it says that it is there")
+        for in_flight in (1, 2, 3):
+            now[0] = gateway(in_flight=in_flight)
+            beat.poke()
+        await until(lambda: bus.said[-1] == gateway(in_flight=3), what="the news are said")
+        now[0] = gateway(in_flight=4)
+        beat.poke()
+        await until(lambda: bus.said[-1] == gateway(in_flight=4), what="so are later ones")
+        beating.cancel()
+    assert gateway(in_flight=1) not in bus.said
+    assert gateway(in_flight=2) not in bus.said
 
 
 def test_who_holds_or_moves_anything_is_not_idle() -> None:

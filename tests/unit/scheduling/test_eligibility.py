@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shared.scheduling.cluster_view import ClusterView
+from shared.scheduling.instance_table import among, least
 from shared.scheduling.vocabulary import ExpectedPrefix, InstanceView
 from tests.support.placing import BLOCK_TOKENS, Driven, instance, request
 
@@ -108,3 +109,12 @@ def test_instances_of_one_incarnation_are_kept_apart() -> None:
     expected = (ExpectedPrefix(("p1", "1"), 60, 0.0),)
     answer = driven.core.explain(request(expected=expected), (), 0.0)
     assert answer.winner.prefill.id == "p1"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("count", [1, 5, 400])
+def test_rows_are_found_among_others_whatever_their_number(count: int) -> None:
+    rows = np.arange(count, dtype=np.intp)
+    wanted = list(range(0, count + 3, 3))
+    assert among(rows, wanted).tolist() == np.isin(rows, wanted).tolist()
+    assert among(rows, []).tolist() == [False] * count
+    assert least(rows[::-1]) == 0.0

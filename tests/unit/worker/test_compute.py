@@ -53,3 +53,67 @@ async def test_an_error_in_the_thread_is_raised_to_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         await compute.run(lambda: 1 // 0)
     compute.close()
+
+
+async def test_a_call_that_is_cancelled_again_and_again_is_still_waited_for() -> None:
+    compute = ComputeThread()
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        leave.wait(10)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(compute.run(work))
+        await asyncio.to_thread(entered.wait, 10)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+        leave.set()
+    assert task.cancelled()
+    assert await compute.run(lambda: 7) == 7
+    compute.close()
+
+
+async def test_what_fails_after_it_was_cancelled_is_no_error_of_anybody() -> None:
+    compute = ComputeThread()
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        leave.wait(10)
+        raise ZeroDivisionError
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(compute.run(work))
+        await asyncio.to_thread(entered.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        leave.set()
+    assert task.cancelled()
+    compute.close()
+
+
+async def test_closing_drops_what_waits_and_not_what_runs() -> None:
+    compute = ComputeThread()
+    entered, leave = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def work() -> str:
+        entered.set()
+        leave.wait(10)
+        return "done"
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(compute.run(work))
+        await asyncio.to_thread(entered.wait, 10)
+        waiting = group.create_task(compute.run(lambda: calls.append("dropped")))
+        await asyncio.sleep(0)
+        compute.close()
+        leave.set()
+    assert running.result() == "done"
+    assert waiting.cancelled()
+    assert calls == []
+    with pytest.raises(RuntimeError, match="takes no more calls"):
+        await compute.run(lambda: None)

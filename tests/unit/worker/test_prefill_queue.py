@@ -142,6 +142,8 @@ def test_the_cost_is_learnt_from_chunks() -> None:
     queue.add("a", 12_800, 12_800, 0.0)
     for number in range(50):
         queue.computed("a", 256 * (number + 1), 256, 0.256 * (1 + number / 50))
+    assert queue.work_s(256, 256) > 1.0  # nobody is kept waiting for that
+    queue.learn()
     assert queue.work_s(256, 256) == pytest.approx(0.256, rel=0.05)
     assert queue.work_s(12_800, 256) == pytest.approx(0.512, rel=0.05)
     assert queue.queued_tokens == 0
