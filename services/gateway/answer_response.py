@@ -69,11 +69,14 @@ class AnswerResponse(Response):
 
     async def _write_stream(self, send: Send) -> None:
         is_started = False
+        # Written while nothing has come yet: the first token does not wait for it.
+        opening = b"".join(map(_event, self._builder.opening_chunks()))
         try:
             async for index, piece in self._choices.pieces():
                 events = await self._made(partial(self._events, index, piece))
                 if not is_started:
                     await self._start_stream(send)
+                    events = opening + events
                 is_started = True
                 if events:
                     await _send_body(send, events)

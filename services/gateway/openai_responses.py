@@ -136,9 +136,11 @@ class ResponseBuilder:
         return {**body, **self._prompt_ids(0), **self._bill(0)}
 
     def chunks(self, index: int, piece: Piece) -> list[dict[str, Any]]:
-        """The chunks of one piece of a choice, in order; none when it says nothing."""
-        chunks = [] if self._opened else self._opening_chunks()
-        opening = {} if self._opened or chunks else self._prompt_ids(index)
+        """The chunks of one piece of a choice, in order; none when it says nothing. Those of
+        `opening_chunks` go before the first ones."""
+        chunks: list[dict[str, Any]] = []
+        has_opening = self._format.first_choice() is not None
+        opening = {} if self._opened or has_opening else self._prompt_ids(index)
         text = piece.text
         is_first = index not in self._opened
         if is_first:
@@ -164,8 +166,9 @@ class ResponseBuilder:
             chunks.append(self._chunk([last | self._own_bill(index)], bill))
         return chunks
 
-    def _opening_chunks(self) -> list[dict[str, Any]]:
-        """Of all choices in order before any text: OpenAI's helpers count on it."""
+    def opening_chunks(self) -> list[dict[str, Any]]:
+        """Of all choices in order before any text: OpenAI's helpers count on it. They say nothing
+        that is not known when the request begins."""
         first = self._format.first_choice()
         if first is None:
             return []

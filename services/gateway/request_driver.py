@@ -158,10 +158,11 @@ class RequestDriver:
             reply = await asked
         except ServiceError as error:
             reply = PlaceReply(refusal=error.info)
-        self._record.note_decision(effect.attempt, reply)
         if reply.placement is not None:
             self.post(Placed(effect.attempt, reply.placement))
-        else:
+            await asyncio.sleep(0)  # the run is out before anything else is done
+        self._record.note_decision(effect.attempt, reply)
+        if reply.placement is None:
             self._refused(effect.attempt, refusal_of(reply))
 
     def _refused(self, attempt: int, error: ErrorInfo) -> None:

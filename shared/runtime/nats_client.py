@@ -65,7 +65,7 @@ class DirectClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._link: NatsLink | None = None
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._answers: dict[str, asyncio.Future[Answer | None]] = {}
         self._answer_prefix = ""
         self._numbers = itertools.count(1)
 
@@ -233,17 +233,16 @@ class DirectClient(Client):
         Raises nats.errors.NoRespondersError, TimeoutError, or what publish raises.
         """
         number = f"{next(self._numbers):x}"
+        is_sent = self.send(subject, payload, self._answer_prefix + number)
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
-        timer = loop.call_later(timeout_s, self._give_up, number)
-        reply = self._answer_prefix + number
-        is_sent = self.send(subject, payload, reply)
+        timer = loop.call_later(timeout_s, self._hand_on, number, None)
         return self._answered(number, answer, timer, None if is_sent else (subject, payload))
 
     async def _answered(
         self,
         number: str,
-        answer: asyncio.Future[Answer],
+        answer: asyncio.Future[Answer | None],
         timer: asyncio.TimerHandle,
         unsent: tuple[str, bytes] | None,
     ) -> Answer:
@@ -254,6 +253,8 @@ class DirectClient(Client):
         finally:
             timer.cancel()
             self._answers.pop(number, None)
+        if found is None:
+            raise TimeoutError
         if not found.data and status_of(found.raw_headers) == NO_RESPONDERS:
             raise nats.errors.NoRespondersError
         return found
@@ -264,14 +265,13 @@ class DirectClient(Client):
         await self.listen(f"{self._answer_prefix}*", self._on_answer)
 
     def _on_answer(self, subject: str, _reply: str, payload: bytes, headers: bytes) -> None:
-        waiting = self._answers.pop(subject[len(self._answer_prefix) :], None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(Answer(payload, headers))
+        self._hand_on(subject[len(self._answer_prefix) :], Answer(payload, headers))
 
-    def _give_up(self, number: str) -> None:
+    def _hand_on(self, number: str, answer: Answer | None) -> None:
+        """To who waits for it, if anybody does; None: its time is over."""
         waiting = self._answers.pop(number, None)
         if waiting is not None and not waiting.done():
-            waiting.set_exception(TimeoutError())
+            waiting.set_result(answer)
 
     # --- connecting ----------------------------------------------------------------------------
     async def _process_op_err(self, e: Exception) -> None:

@@ -72,8 +72,10 @@ class NatsParser:
         stop = start + num_bytes
         if stop + 2 <= len(data):
             body = start + headers_size
-            reply = words[3].decode() if len(words) == 5 else ""
-            self._on_message(sid, words[1].decode(), reply, data[body:stop], data[start:body])
+            # A subject may be any bytes; nobody here sends others than text.
+            subject = words[1].decode("utf-8", "replace")
+            reply = words[3].decode("utf-8", "replace") if len(words) == 5 else ""
+            self._on_message(sid, subject, reply, data[body:stop], data[start:body])
         return stop + 2
 
     def _keep(self, rest: bytes, needed_bytes: int) -> None:

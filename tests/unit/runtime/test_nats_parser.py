@@ -103,6 +103,10 @@ def test_a_line_without_an_end_is_not_kept_for_ever(start: bytes, most: int) -> 
         heard_of([start * most, start])
 
 
+def test_a_subject_that_is_no_text_ends_nothing() -> None:
+    assert heard_of([b"MSG a.\xff 1 2\r\nhi\r\n"]) == [(1, "a.\ufffd", "", b"hi", b"")]
+
+
 def test_headers_and_status() -> None:
     assert headers_of(HEADERS) == {
         "Nats-Service-Error": "full",
