@@ -25,6 +25,8 @@ class RequestOutcome:
     handoff_s: float = 0.0
     """From token 0 until all of the KV is at the decode node."""
     tbt_s: float = 0.0
+    decode_s: float = 0.0
+    """From token 0 to the last."""
     predicted_ttft_s: float = 0.0
 
 
@@ -54,6 +56,27 @@ class Outcome:
 
     def ttft_percentile_s(self, percent: float) -> float:
         return percentile([one.ttft_s for one in self.served], percent)
+
+    def refused_share(self, from_s: float, until_s: float) -> float:
+        """Of those that arrive in this time."""
+        asked = [one for one in self.requests if from_s <= one.arrival_s <= until_s]
+        return mean([float(one.fate != "served") for one in asked])
+
+    def mean_decoding(self, from_s: float = 0.0) -> float:
+        """Requests between token 0 and their last one, on the average until the last arrival."""
+        until_s = self.requests[-1].arrival_s
+        seconds = 0.0
+        for one in self.served:
+            began_s = one.arrival_s + one.ttft_s
+            seconds += max(0.0, min(began_s + one.decode_s, until_s) - max(began_s, from_s))
+        return seconds / max(until_s - from_s, 1e-9)
+
+    @property
+    def prefill_busy(self) -> float:
+        """Share of the time until the last prefill was done, mean over the instances."""
+        until_s = max((one.arrival_s + one.ttft_s for one in self.requests), default=0.0)
+        busy = self.busy_by_prefill_s.values()
+        return sum(busy) / len(busy) / until_s if busy and until_s else 0.0
 
     @property
     def hit(self) -> float:
