@@ -23,7 +23,7 @@ rules are compared by whom they refuse and not by how many."""
 REJECTION_SLO = Slo(ttft_s=30.0, tbt_s=0.06)
 OWN_HEADROOM = 3.055 / 1.24
 """Of this hardware; the experiment measures both roles alone."""
-HEADROOMS = (1.0, 1.2, 1.6, 2.5)
+HEADROOMS = (1.0, 1.1, 1.2, 1.6, 2.0, 2.5)
 """Requests a second that prefill can do, over those that decode can take."""
 ARRIVALS_PER_S = 2.48
 """Some twice what decode can take, as in the paper's replay at twice the rate."""
