@@ -9,7 +9,7 @@ from scripts.simulate.lab import Lab, Report, Row
 from shared.scheduling.admission import ADMISSION_RULES, AdmissionRule
 from shared.scheduling.slo import Slo
 from shared.simulator.hardware import Hardware
-from shared.simulator.outcome import Outcome, RequestOutcome, mean
+from shared.simulator.outcome import Outcome, mean
 from shared.simulator.workload import WorkloadSettings, make_workload
 
 SEEDS = 5
@@ -36,12 +36,16 @@ WHY = "another workload: the paper's is 23,000 requests on 8P8D"
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests a second that each role could do if the other cost nothing."""
+    """What each role could do if the other cost nothing."""
 
     prefill_per_s: float
-    decode_per_s: float
-    decoding: float
-    """Requests in the batches then."""
+    """Requests."""
+    tokens_per_s: float
+
+    @property
+    def decode_per_s(self) -> float:
+        """Requests."""
+        return self.tokens_per_s / REJECTION.output_tokens
 
 
 def rejection(lab: Lab) -> Report:
@@ -55,6 +59,7 @@ def rejection(lab: Lab) -> Report:
     report.rows += [
         Row("prefill alone", "requests/s", capacity.prefill_per_s),
         Row("decode alone", "requests/s", capacity.decode_per_s),
+        Row("decode alone", "decode tokens/s", capacity.tokens_per_s),
     ]
     refused_by_rule: dict[str, float] = {}
     for rule in ADMISSION_RULES:
@@ -63,13 +68,13 @@ def rejection(lab: Lab) -> Report:
         report.rows.append(
             Row(rule, "refused", refused_by_rule[rule], float(paper.REFUSED[rule]), WHY)
         )
-        report.rows += _rows(rule, outcomes, capacity)
+        report.rows += _rows(rule, outcomes)
     report.charts.append(bars("Refused of 1,000", "requests", {"ours": refused_by_rule}))
-    _add_headrooms(lab, capacity, report)
+    _add_headrooms(lab, report)
     return report
 
 
-def _add_headrooms(lab: Lab, capacity: Capacity, report: Report) -> None:
+def _add_headrooms(lab: Lab, report: Report) -> None:
     workload = replace(REJECTION, requests_per_s=ARRIVALS_PER_S)
     shown: dict[str, list[tuple[float, float]]] = {rule: [] for rule in ADMISSION_RULES}
     for headroom in HEADROOMS:
@@ -78,7 +83,7 @@ def _add_headrooms(lab: Lab, capacity: Capacity, report: Report) -> None:
             outcomes = run_seeds(lab, rule, workload, slower)
             label = f"prefill {headroom:g} x decode, {rule}"
             report.rows.append(Row(label, "refused", _refused(outcomes)))
-            report.rows += _rows(label, outcomes, capacity)
+            report.rows += _rows(label, outcomes)
             shown[rule].append((headroom, _refused(outcomes)))
     report.charts.append(
         Chart(
@@ -96,9 +101,8 @@ def _refused(outcomes: Sequence[Outcome]) -> float:
     return mean([one.num_refused for one in outcomes])
 
 
-def _rows(label: str, outcomes: Sequence[Outcome], capacity: Capacity) -> list[Row]:
+def _rows(label: str, outcomes: Sequence[Outcome]) -> list[Row]:
     refused = [float(one.num_refused) for one in outcomes]
-    decoding = mean([one.mean_decoding(FILLED_S) for one in outcomes])
     return [
         Row(label, "refused, least of the seeds", min(refused)),
         Row(label, "refused, most of the seeds", max(refused)),
@@ -107,7 +111,7 @@ def _rows(label: str, outcomes: Sequence[Outcome], capacity: Capacity) -> list[R
         Row(label, "mean TTFT s", mean([one.mean_ttft_s for one in outcomes])),
         Row(label, "within targets", mean([one.effective(REJECTION_SLO) for one in outcomes])),
         Row(label, "prefill busy", mean([one.prefill_busy for one in outcomes])),
-        Row(label, "decode full", decoding / capacity.decoding),
+        Row(label, "decode tokens/s", mean([one.decoded_per_s(FILLED_S) for one in outcomes])),
     ]
 
 
@@ -139,13 +143,8 @@ def measure_capacity(lab: Lab) -> Capacity:
     )  # fmt: skip
     workload = replace(REJECTION, requests_per_s=SATURATED_PER_S, num_requests=SATURATED_REQUESTS)
     decoded = run_seeds(lab, "baseline", workload, slower_prefill(hardware, 1e-6), seeds=range(3))
-    decoding = mean([one.mean_decoding(FILLED_S) for one in decoded])
-    stay_s = mean([mean([s.decode_s for s in one.served if _is_filled(one, s)]) for one in decoded])
-    return Capacity(len(prompts) / prefilled.span_s, decoding / stay_s, decoding)
-
-
-def _is_filled(outcome: Outcome, request: RequestOutcome) -> bool:
-    return FILLED_S <= request.arrival_s <= outcome.requests[-1].arrival_s - BEFORE_END_S
+    tokens_per_s = mean([one.decoded_per_s(FILLED_S) for one in decoded])
+    return Capacity(len(prompts) / prefilled.span_s, tokens_per_s)
 
 
 def slower_prefill(hardware: Hardware, times: float) -> Hardware:

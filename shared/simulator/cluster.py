@@ -331,6 +331,7 @@ class SimulatedCluster:
     def _finish(self, request: UnderWay, tbt_s: float) -> None:
         request.outcome.tbt_s = tbt_s
         request.outcome.decode_s = self.loop.now_s - request.token0_s
+        request.outcome.output_tokens = request.trace.output_tokens
         self._release_decode(request)
         decision, outcome = request.decision, request.outcome
         if not self.settings.is_learning or decision is None:

@@ -27,6 +27,7 @@ class RequestOutcome:
     tbt_s: float = 0.0
     decode_s: float = 0.0
     """From token 0 to the last."""
+    output_tokens: int = 0
     predicted_ttft_s: float = 0.0
 
 
@@ -62,14 +63,16 @@ class Outcome:
         asked = [one for one in self.requests if from_s <= one.arrival_s <= until_s]
         return mean([float(one.fate != "served") for one in asked])
 
-    def mean_decoding(self, from_s: float = 0.0) -> float:
-        """Requests between token 0 and their last one, on the average until the last arrival."""
+    def decoded_per_s(self, from_s: float = 0.0) -> float:
+        """Tokens after the first ones, from then until the last arrival."""
         until_s = self.requests[-1].arrival_s
-        seconds = 0.0
+        tokens = 0.0
         for one in self.served:
             began_s = one.arrival_s + one.ttft_s
-            seconds += max(0.0, min(began_s + one.decode_s, until_s) - max(began_s, from_s))
-        return seconds / max(until_s - from_s, 1e-9)
+            inside_s = min(began_s + one.decode_s, until_s) - max(began_s, from_s)
+            if inside_s > 0:
+                tokens += (one.output_tokens - 1) * inside_s / one.decode_s
+        return tokens / max(until_s - from_s, 1e-9)
 
     @property
     def prefill_busy(self) -> float:
