@@ -14,6 +14,9 @@ from scripts.launcher.ports import HeldPort, reachable
 from scripts.launcher.processes import ProcessSpec
 
 MAX_PAYLOAD = "8MB"
+FEW_CORES = 2
+"""On so few cores the server runs on one of them: its threads, which wake each other for every
+message, would take time from the services that wait for it."""
 HOST = "127.0.0.1"
 
 
@@ -66,8 +69,12 @@ class NatsServer:
 
     @property
     def spec(self) -> ProcessSpec:
+        has_few_cores = len(os.sched_getaffinity(0)) <= FEW_CORES
         return ProcessSpec(
-            name=self.name, argv=(str(self._binary), "-c", str(self._config)), is_quiet=True
+            name=self.name,
+            argv=(str(self._binary), "-c", str(self._config)),
+            env={"GOMAXPROCS": "1"} if has_few_cores else {},
+            is_quiet=True,
         )
 
     async def wait_ready(self, *, timeout_s: float = 10.0) -> None:

@@ -6,8 +6,9 @@ that the hardware profile names.
 
 from scripts.simulate.lab import Experiment
 from scripts.simulate.link_experiments import fig13, fig14
+from scripts.simulate.overload_experiments import rejection
 from scripts.simulate.placement_experiments import fig5, fig10, fig11, frontier
-from scripts.simulate.serving_experiments import fig8, fig9, fig15, rejection
+from scripts.simulate.serving_experiments import fig8, fig9, fig15
 
 EXPERIMENTS: dict[str, Experiment] = {
     "fig5": fig5,

@@ -1,28 +1,15 @@
-"""Figures 8, 9 and 15 and overload: coupled baselines, pool sizes, the split of roles, refusals."""
-
-from collections.abc import Callable
-from dataclasses import replace
+"""Figures 8, 9 and 15: coupled baselines, pool sizes, the split of roles."""
 
 from scripts.charts.chart import Chart, Series, bars
 from scripts.simulate import paper
 from scripts.simulate.lab import GENERATED_WHY, TRACES, Lab, Report, Row
-from shared.scheduling.admission import ADMISSION_RULES
 from shared.scheduling.slo import Slo
 from shared.simulator.hit_rate import measure
 from shared.simulator.outcome import Outcome, mean
 from shared.simulator.virtual_coupled import COUPLED_MODES
-from shared.simulator.workload import WorkloadSettings, make_workload
 
 NUM_NODES = 16
 FIG15_SLO = Slo(ttft_s=10.0, tbt_s=0.1)
-REJECTION_SEEDS = 5
-REJECTION = WorkloadSettings(
-    num_requests=1_000, requests_per_s=3.0, input_tokens=20_000.0, spread=0.1,
-    output_tokens=3 * 340.0, output_spread=0.6, turn_share=0.0,
-)  # fmt: skip
-"""Prompts of about one length, for a full batch has room for short ones only: where lengths differ,
-rules are compared by whom they refuse and not by how many."""
-REJECTION_SLO = Slo(ttft_s=30.0, tbt_s=0.06)
 
 
 def fig8(lab: Lab) -> Report:
@@ -105,39 +92,4 @@ def fig15(lab: Lab) -> Report:
         shown["paper"].append((prefills, effective))
     series = tuple(Series(name, tuple(points)) for name, points in shown.items())
     report.charts.append(Chart("Within both targets", "prefill nodes of 16", "share", series))
-    return report
-
-
-def rejection(lab: Lab) -> Report:
-    """Overload where decode is the bottleneck: 8P2D, answers three times as long, five seeds.
-
-    20,000-token prompts, 3 a second; TTFT 30 s, TBT 60 ms.
-    """
-    report = Report()
-    why = "another workload: the paper's is 23,000 requests on 8P8D"
-    refused_by_rule: dict[str, float] = {}
-    for rule in ADMISSION_RULES:
-        outcomes = []
-        for seed in range(REJECTION_SEEDS):
-            requests = make_workload(replace(REJECTION, seed=seed))
-            outcomes.append(
-                lab.run(
-                    requests, f"{rule} {seed}", policy="global_cache_aware", num_prefills=8,
-                    num_decodes=2, admission=rule, slo=REJECTION_SLO, seed=seed,
-                )
-            )  # fmt: skip
-
-        def averaged(
-            value: Callable[[Outcome], float], outcomes: list[Outcome] = outcomes
-        ) -> float:
-            return mean([value(outcome) for outcome in outcomes])
-
-        refused_by_rule[rule] = averaged(lambda outcome: outcome.num_refused)
-        report.rows += [
-            Row(rule, "refused", refused_by_rule[rule], float(paper.REFUSED[rule]), why),
-            Row(rule, "wasted prefill s", averaged(lambda outcome: outcome.wasted_prefill_s)),
-            Row(rule, "mean TTFT s", averaged(lambda outcome: outcome.mean_ttft_s)),
-            Row(rule, "within targets", averaged(lambda o: o.effective(REJECTION_SLO))),
-        ]
-    report.charts.append(bars("Refused of 1,000", "requests", {"ours": refused_by_rule}))
     return report

@@ -330,6 +330,8 @@ class SimulatedCluster:
 
     def _finish(self, request: UnderWay, tbt_s: float) -> None:
         request.outcome.tbt_s = tbt_s
+        request.outcome.decode_s = self.loop.now_s - request.token0_s
+        request.outcome.output_tokens = request.trace.output_tokens
         self._release_decode(request)
         decision, outcome = request.decision, request.outcome
         if not self.settings.is_learning or decision is None:
@@ -344,7 +346,7 @@ class SimulatedCluster:
                 fetched_bytes=request.fetched_bytes,
                 fetch_s=request.fetch_s,
                 tbt_s=tbt_s,
-                decode_s=self.loop.now_s - request.token0_s,
+                decode_s=outcome.decode_s,
                 output_tokens=request.trace.output_tokens,
                 predicted=decision.predicted,
                 real=PredictedTimes(

@@ -25,6 +25,9 @@ class RequestOutcome:
     handoff_s: float = 0.0
     """From token 0 until all of the KV is at the decode node."""
     tbt_s: float = 0.0
+    decode_s: float = 0.0
+    """From token 0 to the last."""
+    output_tokens: int = 0
     predicted_ttft_s: float = 0.0
 
 
@@ -54,6 +57,29 @@ class Outcome:
 
     def ttft_percentile_s(self, percent: float) -> float:
         return percentile([one.ttft_s for one in self.served], percent)
+
+    def refused_share(self, from_s: float, until_s: float) -> float:
+        """Of those that arrive in this time."""
+        asked = [one for one in self.requests if from_s <= one.arrival_s <= until_s]
+        return mean([float(one.fate != "served") for one in asked])
+
+    def decoded_per_s(self, from_s: float = 0.0) -> float:
+        """Tokens after the first ones, from then until the last arrival."""
+        until_s = self.requests[-1].arrival_s
+        tokens = 0.0
+        for one in self.served:
+            began_s = one.arrival_s + one.ttft_s
+            inside_s = min(began_s + one.decode_s, until_s) - max(began_s, from_s)
+            if inside_s > 0:
+                tokens += (one.output_tokens - 1) * inside_s / one.decode_s
+        return tokens / max(until_s - from_s, 1e-9)
+
+    @property
+    def prefill_busy(self) -> float:
+        """Share of the time until the last prefill was done, mean over the instances."""
+        until_s = max((one.arrival_s + one.ttft_s for one in self.requests), default=0.0)
+        busy = self.busy_by_prefill_s.values()
+        return sum(busy) / len(busy) / until_s if busy and until_s else 0.0
 
     @property
     def hit(self) -> float:

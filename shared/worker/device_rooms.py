@@ -8,8 +8,8 @@ take its next step.
 
 So: the first of the line is never put out and needs nobody's leave, and everybody becomes the first
 when those before him have ended: nobody starves. Who comes in computes at least one step of tokens
-before it can be put out, and whenever one is put out another has grown: no two put one another out
-for ever.
+before it can be put out, less those that others compute while it moves in, and whenever one is put
+out another has grown: no two put one another out for ever.
 """
 
 from collections.abc import Iterable

@@ -4,39 +4,25 @@ Only where nobody is before it, and for one prompt of an instance at a time: all
 and it waits for none. A prompt that turns out to wait gives them back: who waits holds none.
 """
 
-import asyncio
-
 from shared.messages.common import ErrorCode
 from shared.messages.pool import AllocateReply
 from shared.runtime.errors import ServiceError
 from shared.runtime.tasks import Tasks
 from shared.worker.pool_client import PoolClient
 
-ASK_AFTER_S = 0.001
-"""The answer to the reservation goes first: others wait for it, and may share the cores."""
-
 
 class EarlySlots:
-    """Soon asked for, then perhaps not answered yet."""
+    """Asked for; perhaps not answered yet."""
 
     def __init__(self, tasks: Tasks, pool: PoolClient, handle: str, num_slots: int) -> None:
         self.num_slots = num_slots
-        self._tasks = tasks
-        self._pool = pool
-        self._handle = handle
-        self._asking: asyncio.Task[AllocateReply | ServiceError] | None = None
-        self._timer = asyncio.get_running_loop().call_later(ASK_AFTER_S, self._ask)
-
-    @property
-    def is_asked(self) -> bool:
-        """Something may be held."""
-        return self._asking is not None
+        asking = _ask(pool, handle, num_slots)
+        self._asking = tasks.start_soon(asking, name=f"early slots {handle}")
 
     async def given(self) -> AllocateReply | None:
-        """None: not asked for yet, or there were too few. Raises what else the pool answered."""
-        self._timer.cancel()
-        answer = None if self._asking is None else await self._asking
-        if answer is None or isinstance(answer, AllocateReply):
+        """None: there were too few. Raises what else the pool answered."""
+        answer = await self._asking
+        if isinstance(answer, AllocateReply):
             return answer
         if answer.code != ErrorCode.OVERLOADED:
             raise answer
@@ -44,17 +30,12 @@ class EarlySlots:
 
     def forget(self) -> None:
         """Nobody looks at the answer; what was given is held until the handle is released."""
-        self._timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
+        self._asking.cancel()
 
-    def _ask(self) -> None:
-        name = f"early slots {self._handle}"
-        self._asking = self._tasks.start_soon(self._answer(), name=name)
 
-    async def _answer(self) -> AllocateReply | ServiceError:
-        """The error as a value: whoever wants the slots raises it."""
-        try:
-            return await self._pool.allocate(self._handle, self.num_slots)
-        except ServiceError as error:
-            return error
+async def _ask(pool: PoolClient, handle: str, num_slots: int) -> AllocateReply | ServiceError:
+    """The error as a value: whoever wants the slots raises it."""
+    try:
+        return await pool.allocate(handle, num_slots)
+    except ServiceError as error:
+        return error

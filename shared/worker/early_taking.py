@@ -30,15 +30,9 @@ class EarlyTaking:
 
     async def settle(self, job: PrefillJob) -> None:
         """Its run has come: what does not fit any more goes back, with all that it holds."""
-        early = job.early_slots
-        if early is None or self._fits(job, early.num_slots):
-            return
-        if early.is_asked:
+        if job.early_slots is not None and not self._fits(job, job.early_slots.num_slots):
             job.give_up_early()
             await job.session.client.release(job.handle)
-        else:
-            early.forget()
-            job.early_slots = None
 
     def _fits(self, job: PrefillJob, num_slots: int) -> bool:
         """Its turn is now, and it needs what it asked for."""

@@ -1,13 +1,23 @@
 """Placement on the public conversation trace: minutes of compute, so only with --all."""
 
 import functools
+from collections.abc import Sequence
 
 import pytest
 
 from scripts.simulate.lab import Lab
-from scripts.simulate.serving_experiments import rejection
+from scripts.simulate.overload_experiments import (
+    FILLED_S,
+    OWN_HEADROOM,
+    REJECTION,
+    SEEDS,
+    run_seeds,
+    slower_prefill,
+)
+from shared.scheduling.admission import ADMISSION_RULES
 from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.fifo_bound import fifo_bound_ttfts_s
+from shared.simulator.hardware import Hardware
 from shared.simulator.outcome import Outcome, mean
 from shared.simulator.settings import ClusterSettings
 from tests.support.simulating import paper_hardware
@@ -74,16 +84,29 @@ def test_no_link_makes_ours_slower_than_recomputing_and_only_the_slowest_the_pap
     assert all(ttfts_s("moonpool", gbps)[0] <= recompute_s for gbps in (24, 100))
 
 
+def overloaded(rule: str, hardware: Hardware, seeds: Sequence[int] = range(SEEDS)) -> list[Outcome]:
+    lab = Lab(ClusterSettings(paper_hardware()), public_trace, no_tick)
+    return run_seeds(lab, rule, REJECTION, hardware, seeds)
+
+
 def test_in_overload_of_decode_nothing_is_wasted_and_the_forecast_refuses_fewest_of_the_early():
-    rows = {
-        (row.label, row.quantity): row.ours
-        for row in rejection(Lab(ClusterSettings(paper_hardware()), public_trace, no_tick)).rows
-    }
-    assert rows["baseline", "wasted prefill s"] > 0
-    assert rows["early_rejection", "wasted prefill s"] == rows["predicted", "wasted prefill s"] == 0
-    assert rows["predicted", "refused"] <= rows["early_rejection", "refused"]
+    runs = {rule: overloaded(rule, paper_hardware()) for rule in ADMISSION_RULES}
+    wasted_s = {rule: mean([one.wasted_prefill_s for one in runs[rule]]) for rule in runs}
+    refused = {rule: mean([one.num_refused for one in runs[rule]]) for rule in runs}
+    assert wasted_s["baseline"] > 0
+    assert wasted_s["early_rejection"] == wasted_s["predicted"] == 0
+    assert refused["predicted"] <= refused["early_rejection"]
     # Who refuses after the prefill never leaves decode idle: nobody can refuse fewer, but by waste.
-    assert rows["predicted", "refused"] <= 1.03 * rows["baseline", "refused"]
+    assert refused["predicted"] <= 1.03 * refused["baseline"]
+
+
+def test_what_late_refusals_waste_starves_decode_only_where_prefill_can_do_no_more_than_decode():
+    def tokens_per_s(headroom: float) -> float:
+        slower = slower_prefill(paper_hardware(), OWN_HEADROOM / headroom)
+        runs = overloaded("baseline", slower, seeds=range(3))
+        return mean([one.decoded_per_s(FILLED_S) for one in runs])
+
+    assert 0.9 < tokens_per_s(1.0) / tokens_per_s(OWN_HEADROOM) < 0.99
 
 
 def no_tick(_label: str, _total: int):
