@@ -1,11 +1,14 @@
-"""Which processes a rolling restart takes."""
+"""Which processes a rolling restart takes, and what it does of one that has ended."""
 
 from typing import Any
 
 import psutil
 import pytest
 
-from scripts.launcher.rolling import processes_of
+from scripts.launcher import rolling
+from scripts.launcher.errors import LaunchError
+from scripts.launcher.readiness import Member
+from scripts.launcher.rolling import Running, processes_of, restart_all
 
 NATS = "nats://127.0.0.1:4222"
 
@@ -54,3 +57,32 @@ def test_of_a_gateway_that_hands_over_the_successor_is_taken(
     found = processes_of(7, NATS)
     assert [one.member.id for one in found] == ["gateway-1", "prefill-1"]
     assert found[0].process is new  # type: ignore[comparison-overlap]
+
+
+async def test_one_that_has_ended_meanwhile_is_said_and_the_rest_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pid may be another process by now, which must get no signal."""
+
+    async def unknown(*_: Any) -> None:
+        return None
+
+    signalled: list[str] = []
+
+    class Gone:
+        def send_signal(self, _: int) -> None:
+            raise psutil.NoSuchProcess(9)
+
+    class Alive:
+        def send_signal(self, _: int) -> None:
+            signalled.append("decode-1")
+
+    monkeypatch.setattr(rolling, "_known_incarnation", unknown)
+    chosen: list[Any] = [
+        Running(Member("prefill", "prefill-1"), Gone()),  # type: ignore[arg-type]
+        Running(Member("decode", "decode-1"), Alive()),  # type: ignore[arg-type]
+    ]
+    with pytest.raises(LaunchError, match="prefill-1 has ended meanwhile"):
+        async for _ in restart_all(None, None, "http://x", chosen, 5.0):  # type: ignore[arg-type]
+            raise AssertionError("nothing was restarted")
+    assert signalled == []
