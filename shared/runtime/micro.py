@@ -159,6 +159,11 @@ class _Registered(nats.micro.service.Endpoint):
             self._subject, self._on_message, queue=self._queue_group
         )
 
+    async def _stop(self) -> None:
+        """No more is sent to us; what has been already is still answered. nats-py drops that."""
+        await self._subscription.drain()
+        self._subscription = None
+
     def _on_message(self, _subject: str, reply: str, data: bytes, _headers: bytes) -> None:
         self._num_requests += 1
         self._runner.on_request(reply, data)

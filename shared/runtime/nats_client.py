@@ -105,8 +105,7 @@ class DirectClient(Client):
         elif line.startswith(b"PONG"):
             self._take_pong()
         elif line.startswith(b"-ERR"):
-            said = line[4:].strip().decode("utf-8", "replace")
-            self._later(self._process_err(said.lower()))
+            self._later(self._take_error(line[4:]))
         elif line.startswith(b"INFO"):
             self._later(self._take_info(line[4:]))
         elif not line.startswith(b"+OK"):
@@ -131,6 +130,12 @@ class DirectClient(Client):
                 waiting.set_result(True)
             self._pongs_received += 1
             self._pings_outstanding = 0
+
+    async def _take_error(self, line: bytes) -> None:
+        """The server closes the connection itself where it must end, and we connect again; nats-py
+        would never come back after most of them: a password that changed, a slow reader."""
+        said = line.strip().strip(b"'").decode("utf-8", "replace")
+        await self._error_cb(nats.errors.Error(said))
 
     async def _take_info(self, line: bytes) -> None:
         """The server says something new of itself or of its cluster."""
@@ -225,6 +230,12 @@ class DirectClient(Client):
         done: asyncio.Future[None] = asyncio.Future()
         done.set_result(None)
         return done
+
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        """Of a flush: after all that was handed over, or its answer would say nothing."""
+        if future is not None and self._link is not None:
+            self._link.write_out()
+        await super()._send_ping(future)
 
     # --- questions -----------------------------------------------------------------------------
     def ask(self, subject: str, payload: bytes, *, timeout_s: float) -> Coroutine[Any, Any, Answer]:

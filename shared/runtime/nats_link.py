@@ -41,15 +41,22 @@ class NatsLink(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     async def begin(self, reader: asyncio.StreamReader) -> None:
+        stream: Any = reader
+        has_ended = stream._eof  # in public it says so once nothing is left to be read
         self._transport.set_protocol(self)
         # What the stream has read already comes first; told of an end, it hands that out at once.
         reader.feed_eof()
         self.is_open = not self._transport.is_closing()
-        self.data_received(await reader.read())
-        if self.is_open:
-            self._transport.resume_reading()
-        else:
+        try:
+            self.data_received(await reader.read())
+        except OSError as error:  # the connection broke before it was taken over
+            self.error = error
+        if not self.is_open:
             self._work.put_nowait(None)
+        elif has_ended:
+            self._transport.close()  # the stream would have kept it half open
+        else:
+            self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         """In order. What one turn of the loop writes goes out together: the server serves each

@@ -15,7 +15,7 @@ from shared.messages.envelope import Message, encode
 from shared.messages.subjects import MICRO_PING
 from shared.runtime.bus import PENDING_BYTES, Bus
 from shared.runtime.errors import BusTimeout, ServiceError
-from shared.runtime.micro import MicroService
+from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.tasks import Tasks
 from tests.support.deadline import PATIENCE, until
 from tests.support.servers import TestServer
@@ -190,6 +190,58 @@ async def test_a_crowd_that_asks_who_is_there_is_answered(bus: Bus) -> None:
 
 
 async def test_a_server_that_talks_nonsense_is_left() -> None:
+    await _is_connected_again_after(b"HELLO\r\n", closes=False)
+
+
+@pytest.mark.parametrize("said", ["Authorization Violation", "Slow Consumer", "Stale Connection"])
+async def test_a_server_that_refuses_and_closes_is_come_back_to(said: str) -> None:
+    await _is_connected_again_after(f"-ERR '{said}'\r\n".encode(), closes=True)
+
+
+async def test_after_one_flush_all_has_come(bus: Bus) -> None:
+    seen: list[int] = []
+    await bus.subscribe(SUBJECT, Number, lambda number: seen.append(number.value))
+    for value in range(100):
+        await bus.publish(SUBJECT, Number(value=value))
+        await bus.client.flush()
+        assert len(seen) == value + 1
+
+
+async def test_a_service_that_stops_answers_what_it_was_sent(nats_url: str, bus: Bus) -> None:
+    """Asked all the time, while members of its group come and go."""
+    over = asyncio.Event()
+
+    async def answer(_: Empty) -> Ok:
+        return Ok()
+
+    async def ask_on() -> None:
+        while not over.is_set():
+            await bus.request(SUBJECT, Empty(), Ok, timeout_s=10)
+
+    async def serve(group: asyncio.TaskGroup) -> tuple[MicroService, Bus]:
+        member = await Bus.connect(nats_url, name="member")
+        service = MicroService(member, Tasks(group, LOG), LOG)
+        endpoint = Endpoint("answer", SUBJECT, Empty, Ok, answer, "t")
+        await service.start(
+            name="group", version="0.0.1", description="t", metadata={}, endpoints=[endpoint]
+        )
+        await member.flush()
+        return service, member
+
+    async with asyncio.TaskGroup() as group:
+        staying, *passing = [await serve(group) for _ in range(5)]
+        users = [group.create_task(ask_on()) for _ in range(20)]
+        for service, member in passing:
+            await service.stop()
+            await member.close()
+        over.set()
+        await asyncio.wait(users)
+        await staying[0].stop()
+        await staying[1].close()
+
+
+async def _is_connected_again_after(said: bytes, *, closes: bool) -> None:
+    """A server that says this once it has greeted the first connection."""
     num_connections = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,9 +251,11 @@ async def test_a_server_that_talks_nonsense_is_left() -> None:
         while not (await reader.readline()).startswith(b"PING"):
             continue
         writer.write(b"PONG\r\n")
-        if num_connections == 1:
-            writer.write(b"HELLO\r\n")
-        await reader.read()
+        is_first = num_connections == 1
+        if is_first:
+            writer.write(said)
+        if not (is_first and closes):
+            await reader.read()
         writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
