@@ -26,8 +26,8 @@ EXACT_GOAL = 1.10
 
 def hook_bars(bench: EngineBench) -> list[Bar]:
     """What it costs that every layer of every chunk is handed out: what the hooks and the loop they
-    wake take themselves, or by how much a prefill with hooks is slower, as far as that is more
-    than prefills without them differ from one another."""
+    wake take themselves, or by how much a prefill with them is slower; not measured where that is
+    no more than prefills without them differ from one another."""
     num_tokens = bench.length(HOOK_TOKENS)
     found: dict[str, list[dict[str, Any]]] = {SHORT[FP32]: [], SHORT[BF16]: []}
 
@@ -52,11 +52,13 @@ def hook_bars(bench: EngineBench) -> list[Bar]:
         noise = 100 * abs(least_s(bare[::2]) / least_s(bare[1::2]) - 1)
         own = 100 * statistics.median(one["own_s"] / sum(one["bare_s"]) for one in found[kind])
         note = (
-            f"the hooks and the loop they wake take {own:.2f} %; slower by {slower:.2f} %, without "
-            f"hooks one half of the runs than the other by {noise:.2f} %"
+            f"the hooks and the loop they wake take {own:.2f} %; slower by {slower:.2f} %, with a "
+            f"clock alone one half of the runs than the other by {noise:.2f} %"
         )
-        value = max(own, slower - noise)
-        bars.append(judged(name, value, "<=", HOOK_GOAL_PERCENT, "%", note=note))
+        if own <= HOOK_GOAL_PERCENT < slower <= HOOK_GOAL_PERCENT + noise:
+            bars.append(not_measured(name, "<=", HOOK_GOAL_PERCENT, "%", why=note))
+        else:
+            bars.append(judged(name, max(own, slower), "<=", HOOK_GOAL_PERCENT, "%", note=note))
     return bars
 
 

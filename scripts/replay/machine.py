@@ -21,6 +21,8 @@ BETWEEN_IDLE_S = 0.05
 WINDOW_LOOKS = 20
 """One look lasts some 25 ms. Where another thread shares the core it is often 1.4 times the one
 before, though the mean of twenty stays the same; a prefill of seconds feels the mean."""
+MIN_LOOKS = 10
+"""Fewer are one window."""
 ALLOWED = 0.15
 
 
@@ -88,9 +90,8 @@ class MachineCheck:
 
 
 def _windows(looks_s: Sequence[float]) -> list[Sequence[float]]:
-    """Of WINDOW_LOOKS each; what is left over at the end belongs to the last."""
-    if not looks_s:
-        return []
-    num = max(1, len(looks_s) // WINDOW_LOOKS)
-    ends = [number * WINDOW_LOOKS for number in range(num)] + [len(looks_s)]
-    return [looks_s[a:b] for a, b in itertools.pairwise(ends)]
+    """Of WINDOW_LOOKS each and a few more; the halves of a short run."""
+    num_looks = len(looks_s)
+    num = max(num_looks // WINDOW_LOOKS, 2 if num_looks >= MIN_LOOKS else 1)
+    ends = [number * num_looks // num for number in range(num + 1)]
+    return [looks_s[a:b] for a, b in itertools.pairwise(ends) if b > a]

@@ -170,22 +170,22 @@ class RequestDriver:
         self.post(PlacementRefused(attempt, error))
 
     async def _run(self, effect: StartRun, sent: Coroutine[Any, Any, Ok] | None) -> None:
-        """Decode hears of it while prefill computes: token 0 waits for prefill alone, and decode's
-        run may even come after its hand-over."""
-        if await self._is_taken(effect, "prefill", sent) and self._life.is_running(effect.attempt):
-            sent = self._parts.calls.run(self._job, effect, "decode")
-            await self._is_taken(effect, "decode", sent)
+        """Decode's leaves a turn of the loop after prefill's, which token 0 waits for."""
+        await asyncio.sleep(0)
+        is_running = self._life.is_running(effect.attempt)
+        to_decode = self._parts.calls.run(self._job, effect, "decode") if is_running else None
+        await asyncio.gather(
+            self._is_taken(effect, "prefill", sent), self._is_taken(effect, "decode", to_decode)
+        )
 
     async def _is_taken(
         self, effect: StartRun, stage: Stage, sent: Coroutine[Any, Any, Ok] | None
-    ) -> bool:
+    ) -> None:
         try:
             if sent is not None:
                 await sent
         except ServiceError as error:
             self.post(RunFailed(effect.attempt, stage, error.info))
-            return False
-        return True
 
     def _hold(self, stage: Stage, instance: InstanceRef) -> None:
         self._release(stage)

@@ -161,7 +161,7 @@ class Bus:
 
         Raises NoResponder (nobody listens), BusTimeout, or the ServiceError that was answered.
         """
-        asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        asked = self._asked(subject, message, timeout_s)
         return await self._answer(asked, subject, reply_type, timeout_s)
 
     def ask(
@@ -171,9 +171,17 @@ class Bus:
 
         It leaves when the caller gives up the loop, and nothing that is sent after it goes along.
         """
-        asked = self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        asked = self._asked(subject, message, timeout_s)
         self.client.write_out()
         return self._answer(asked, subject, reply_type, timeout_s)
+
+    def _asked(
+        self, subject: str, message: Message, timeout_s: float
+    ) -> Coroutine[Any, Any, Answer]:
+        try:
+            return self.client.ask(subject, encode(message), timeout_s=timeout_s)
+        except nats.errors.Error as error:
+            raise self._cut_off(subject, error) from error
 
     async def _answer(
         self,
@@ -220,7 +228,7 @@ class Bus:
     ) -> None:
         """Hand `message` to the connection; it is kept for a while when cut off.
 
-        `at_once`: it has left when this returns, whatever the caller does next.
+        `at_once`: it has left when this returns, unless the connection is full or cut off.
         """
         try:
             await self.client.publish(subject, encode(message, as_json=as_json))

@@ -35,7 +35,7 @@ class NatsLink(asyncio.Protocol):
         self.is_open = False
         self.is_full = False
         """More has been written than the server reads now."""
-        self._is_paused = False
+        self._is_paused = self._is_left = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._loop = asyncio.get_running_loop()
@@ -78,6 +78,9 @@ class NatsLink(asyncio.Protocol):
 
     def later(self, work: Work) -> None:
         """Have it done by who takes `next_work`."""
+        if self._is_left:
+            work.close()
+            return
         self._work.put_nowait(work)
         if self._work.qsize() > MAX_WORK and not self._is_paused:
             self._is_paused = True
@@ -92,7 +95,7 @@ class NatsLink(asyncio.Protocol):
 
     def end(self) -> None:
         """Nobody takes its work any more."""
-        self.is_open = False
+        self.is_open, self._is_left = False, True
         while not self._work.empty():
             work = self._work.get_nowait()
             if work is not None:

@@ -62,6 +62,7 @@ class ComputeThread:
         """The thread."""
         while (call := self._calls.get()) is not None:
             call.work()
+            del call  # what it computed with, a pool perhaps, would live until the next one
 
 
 class _Call(Generic[T]):

@@ -88,7 +88,7 @@ async def test_who_gets_none_early_waits_in_its_turn(nodes: TwoNodes) -> None:
     await nodes.nothing_is_held()
 
 
-async def test_slots_go_back_when_the_run_never_comes(nodes: TwoNodes) -> None:
+async def test_slots_go_back_when_it_is_cancelled_before_its_run(nodes: TwoNodes) -> None:
     await reserve(nodes, 0)
     await until(lambda: num_writing(nodes) == NUM_BLOCKS, what="it has its slots")
     await nodes.bench.cancel(nodes.bench.new_ref(request_id="early0"), nodes.prefill)

@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
 from shared.worker.compute import ComputeThread
+from tests.support.deadline import until
 
 
 async def test_a_cancelled_call_returns_only_after_the_thread_has_left_it() -> None:
@@ -117,3 +119,17 @@ async def test_closing_drops_what_waits_and_not_what_runs() -> None:
     assert calls == []
     with pytest.raises(RuntimeError, match="takes no more calls"):
         await compute.run(lambda: None)
+
+
+async def test_nothing_of_a_call_outlives_it() -> None:
+    """It may see a pool's memory, which the next one must be able to take the place of."""
+
+    class Pool:
+        pass
+
+    compute, pool = ComputeThread(), Pool()
+    seen = weakref.ref(pool)
+    await compute.run(lambda held=pool: None)  # type: ignore[misc]
+    del pool
+    await until(lambda: seen() is None, what="nobody holds it")
+    compute.close()

@@ -43,6 +43,11 @@ def test_what_is_left_over_belongs_to_the_last_window() -> None:
     assert check.moved == pytest.approx((WINDOW_LOOKS + 3) / (WINDOW_LOOKS + 1) - 1)
 
 
+def test_a_short_run_is_compared_by_halves() -> None:
+    assert MachineCheck(busy_s=[1.0] * 6 + [2.0] * 6).moved == pytest.approx(1.0)
+    assert MachineCheck(busy_s=[1.0] * 3 + [2.0] * 3).moved == 0.0
+
+
 def test_without_a_look_nothing_is_known() -> None:
     check = MachineCheck()
     assert (check.moved, check.looks_moved, check.summary()["look_s"]) == (0.0, 0.0, {})
