@@ -161,8 +161,9 @@ class _Registered(nats.micro.service.Endpoint):
 
     async def _stop(self) -> None:
         """No more is sent to us; what has been already is still answered. nats-py drops that."""
-        await self._subscription.drain()
-        self._subscription = None
+        listener, self._subscription = self._subscription, None
+        if listener is not None:
+            await listener.drain()  # type: ignore[no-untyped-call]
 
     def _on_message(self, _subject: str, reply: str, data: bytes, _headers: bytes) -> None:
         self._num_requests += 1
