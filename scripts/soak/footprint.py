@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psutil
 
 from scripts.launcher.cluster import LocalCluster
+from scripts.launcher.errors import LaunchError
 from shared.messages import subjects
 from shared.messages.common import Empty
 from shared.messages.conductor import StateReply
@@ -50,7 +51,10 @@ def footprint_of(pid: int) -> Footprint:
 
 def footprints(cluster: LocalCluster, names: Iterable[str]) -> dict[str, Footprint]:
     """By process; raises LaunchError for one that does not run."""
-    return {name: footprint_of(cluster.process(name).pid) for name in names}
+    try:
+        return {name: footprint_of(cluster.process(name).pid) for name in names}
+    except psutil.Error as error:  # it has just ended, and its supervisor does not know yet
+        raise LaunchError(f"a process is not there: {error}") from None
 
 
 def grown(before: Mapping[str, Footprint], now: Mapping[str, Footprint]) -> list[str]:

@@ -2,7 +2,14 @@
 
 import os
 import random
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from scripts.launcher.errors import LaunchError
 from scripts.soak.breaking import SIGNALS, STOPPED_S, next_plan
 from scripts.soak.footprint import (
     SLACK_BYTES,
@@ -10,6 +17,7 @@ from scripts.soak.footprint import (
     SLACK_THREADS,
     Footprint,
     footprint_of,
+    footprints,
     grown,
 )
 
@@ -51,3 +59,11 @@ def test_a_seed_brings_the_same_faults_again() -> None:
         assert 1.0 <= plan.wait_s <= 3.0
         is_stopped = plan.signal == "SIGSTOP"
         assert (STOPPED_S[0] <= plan.stopped_s <= STOPPED_S[1]) is is_stopped
+
+
+def test_a_process_that_has_just_ended_is_not_there() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    cluster: Any = SimpleNamespace(process=lambda _: SimpleNamespace(pid=ended.pid))
+    with pytest.raises(LaunchError, match="not there"):
+        footprints(cluster, ["prefill-1"])
