@@ -23,7 +23,9 @@ Fault = Callable[[HostedCluster], Awaitable[None]]
 @pytest.fixture(scope="module")
 def load() -> Iterator[Load]:
     """One cluster for all: each test leaves it as it found it, which the next one proves."""
-    with HostedCluster(dummy_options(conductors=2, cache_indexes=2)) as cluster:
+    # A machine that others use takes more than two seconds to start a gateway's successor.
+    options = dummy_options(conductors=2, cache_indexes=2, drain_timeout_s=10.0)
+    with HostedCluster(options) as cluster:
         yield Load(cluster)
 
 
