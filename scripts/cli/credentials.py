@@ -26,7 +26,7 @@ def credentials(
 
       moonpool credentials ~/moonpool-credentials --hosts nats.lan,redis.lan
 
-      moonpool up --nats tls://nats.lan:4222 --redis rediss://redis.lan:6379
+      moonpool up --nats nats://nats.lan:4222 --redis rediss://redis.lan:6379
       --credentials ~/moonpool-credentials
     """
     made = make_set(folder.resolve(), hosts=[host for host in hosts.split(",") if host])

@@ -199,6 +199,12 @@ def _warn(found: list[dict[str, Any]], plan: Plan) -> None:
                 f"late, its loop {one['client_loop_lag_p99_s']:.3f} s): these times are its own; "
                 "lower --speed, or play from another machine"
             )
+        if not one["machine"]["is_steady"]:
+            console.print(
+                f"{one['run']}: the machine changed its speed by {one['machine']['moved']:.0%} (a "
+                "fixed product took so much longer at one time than at another): its times, "
+                "errors of prediction and comparisons prove nothing; play it again on a quiet one"
+            )
         for error, count in one["failed"].items():
             console.print(f"{one['run']}: {count} failed: {error}", markup=False)
 

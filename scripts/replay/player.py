@@ -72,11 +72,11 @@ class Player:
         run = Run([Played(planned) for planned in requests])
         if self.watches_machine:
             await asyncio.to_thread(run.machine.look_idle, run.machine.before_s)
-        start_s = monotonic_s()
         async with (
             httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S, limits=limits) as http,
             asyncio.TaskGroup() as probing,
         ):
+            start_s = monotonic_s()  # making a client takes a third of a second
             probe = probing.create_task(_probe(run.loop_lags_s))
             watch = probing.create_task(run.machine.watch()) if self.watches_machine else None
             async with asyncio.TaskGroup() as group:

@@ -53,7 +53,7 @@ def replay_table(title: str, found: Sequence[dict[str, Any]]) -> Table:
             "the machine's speed moved",
             [
                 f"{one['machine']['moved']:.0%}"
-                + ("" if one["machine"]["is_steady"] else ": times not measured")
+                + ("" if one["machine"]["is_steady"] else ": no evidence")
                 for one in found
             ],
         )
