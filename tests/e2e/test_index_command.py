@@ -67,6 +67,7 @@ def test_all_places_agree_and_dumps_are_alike(served: HostedCluster) -> None:
     assert len(dumps[0]) == node["places"]["pool"]["blocks"]
 
 
+@pytest.mark.slow
 def test_stats_count_and_hot_names_what_was_asked(served: HostedCluster) -> None:
     code, reply = index(served, "stats")
     assert code == 0

@@ -86,6 +86,7 @@ def test_an_evicted_prompt_is_a_hit_from_the_ssd_after_a_restart(
     assert again.served["disk_tokens"] == 0
 
 
+@pytest.mark.slow
 def test_what_a_leaving_node_held_is_a_hit_at_another_one(start_cluster: StartCluster) -> None:
     cluster = start_cluster(nodes=2, drain_timeout_s=8.0)
     cluster.wait_ready()

@@ -71,7 +71,7 @@ def slots_in_use(cluster: HostedCluster) -> dict[str, int]:
     return {n.id: n.slots_writing + n.slots_private + n.slots_leased for n in state.nodes}
 
 
-@pytest.mark.parametrize("after_tokens", [0, 1, 40])
+@pytest.mark.parametrize("after_tokens", [0, pytest.param(1, marks=pytest.mark.slow), 40])
 async def test_decode_is_killed_and_the_stream_goes_on(
     cluster: HostedCluster, api: Api, after_tokens: int
 ) -> None:
