@@ -57,6 +57,8 @@ class Driver:
         self._log = log
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[PlaceAsked, asyncio.Future[PlaceReply]]] = {}
+        self._runs: dict[int, bytes] = {}
+        """What gateways sent along for the prefill instance; not for the core, nor its journal."""
         self._about: dict[int, About] = {}
         """Of those that wait: effects of one may be done in the task of another."""
         self.on_placed: Callable[[PlaceAsked, PlacementDecision], None] = lambda _asked, _made: None
@@ -65,13 +67,19 @@ class Driver:
         self._timer_s: float | None = None
 
     async def place(
-        self, request: PlacementRequest, matches: tuple[NodeMatch, ...], traceparent: str = ""
+        self,
+        request: PlacementRequest,
+        matches: tuple[NodeMatch, ...],
+        traceparent: str = "",
+        run: bytes = b"",
     ) -> PlaceReply:
         """The core's answer; it bounds the time itself."""
         place_id = next(self._ids)
         self._about[place_id] = About(request.request_id, traceparent)
         answer: asyncio.Future[PlaceReply] = asyncio.get_running_loop().create_future()
         asked = PlaceAsked(place_id, request, matches)
+        if run:
+            self._runs[place_id] = run
         self._waiting[place_id] = (asked, answer)
         try:
             self.feed(asked)
@@ -79,6 +87,7 @@ class Driver:
         finally:
             self._waiting.pop(place_id, None)
             self._about.pop(place_id, None)
+            self._runs.pop(place_id, None)
 
     def feed(self, event: Event) -> None:
         """One step of the core and what it wants done."""
@@ -125,7 +134,8 @@ class Driver:
         subject = subjects.instance(effect.role, effect.instance[0], "reserve")
         traceparent = self._about.get(effect.place_id, NOTHING).traceparent
         about.work_for(effect.request.request_id, traceparent)
-        reserve = convert.reserve_of(effect, traceparent)
+        run = self._runs.get(effect.place_id, b"")
+        reserve = convert.reserve_of(effect, traceparent, run)
         try:
             reply = await self._bus.request(
                 subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S
@@ -150,6 +160,7 @@ class Driver:
                 reason=reply.reason,
                 expected_start_s=reply.expected_start_s,
                 retry_after_s=reply.retry_after_s,
+                has_run=reply.has_run,
             )
         )
 
