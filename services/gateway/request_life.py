@@ -180,9 +180,7 @@ class RequestLife:
             self._pieces.begin_attempt()
         has_decode = placement.decode is not None
         self._idle.begin_attempt(("prefill", "decode") if has_decode else ("prefill",))
-        effects: list[Effect] = [
-            StartRun(self.attempt, placement, self.given, self._needs_scores)
-        ]
+        effects: list[Effect] = [StartRun(self.attempt, placement, self.given, self._needs_scores)]
         held, self._held = self._held, []
         for chunk in held:
             effects += self._on_attempt_event(ChunkArrived(chunk), now_s)

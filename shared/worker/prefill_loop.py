@@ -19,8 +19,8 @@ from shared.worker.prefill_job import PrefillJob
 from shared.worker.prefill_pass import PassTools
 from shared.worker.prefill_queue import PrefillQueue, Reserved
 from shared.worker.prefill_work import PrefillWork
-from shared.worker.reserved_run import run_of
 from shared.worker.promises import Limits, Promise, Promises
+from shared.worker.reserved_run import run_of
 from shared.worker.turns import Turns
 
 log = logging.getLogger("moonpool.worker")
@@ -149,9 +149,7 @@ class PrefillLoop:
             self._take_early(job, message)
             self._parts.poke()
         has_run = job is not None and job.run.done() and job.decode == message.decode
-        return ReserveReply(
-            is_accepted=True, expected_start_s=expected_start_s, has_run=has_run
-        )
+        return ReserveReply(is_accepted=True, expected_start_s=expected_start_s, has_run=has_run)
 
     async def run(self, message: PrefillRun) -> Ok:
         """Takes the reserved prompt in the queue; a repeated message does nothing."""
