@@ -137,7 +137,8 @@ class Driver:
         run = self._runs.get(effect.place_id, b"")
         reserve = convert.reserve_of(effect, traceparent, run)
         try:
-            reply = await self._bus.request(
+            # Prefill's leaves before decode's is made: token 0 waits for it.
+            reply = await self._bus.ask(
                 subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S
             )
         except BusTimeout as error:

@@ -238,7 +238,8 @@ class RequestLife:
             case RunFailed(attempt=attempt) if attempt == self.attempt:
                 return self._on_stage_error(event.stage, event.error, placement, now_s)
             case ChunkArrived(chunk=chunk) if chunk.ref.attempt == self.attempt:
-                return self._on_chunk(chunk, placement, now_s)
+                if _is_of(placement, chunk):
+                    return self._on_chunk(chunk, placement, now_s)
             case InstanceLost():
                 return self._on_lost(event, placement, now_s)
             case InstanceReported():
@@ -246,9 +247,6 @@ class RequestLife:
         return []
 
     def _on_chunk(self, chunk: TokenChunk, placement: Placement, now_s: float) -> list[Effect]:
-        chosen = placement.instance(chunk.stage)
-        if chunk.incarnation and not _is(chosen, chunk.incarnation):
-            return []  # it was asked, and another one chosen
         effects: list[Effect] = []
         if chunk.times is not None or chunk.reuse is not None:
             effects.append(StageReported(self.attempt, chunk.stage, chunk.times, chunk.reuse))
@@ -382,3 +380,8 @@ class RequestLife:
 
 def _is(instance: InstanceRef | None, incarnation: str) -> bool:
     return instance is not None and instance.incarnation == incarnation
+
+
+def _is_of(placement: Placement, chunk: TokenChunk) -> bool:
+    """False for one that was asked, began, and was not chosen."""
+    return not chunk.incarnation or _is(placement.instance(chunk.stage), chunk.incarnation)

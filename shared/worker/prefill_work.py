@@ -82,7 +82,9 @@ class PrefillWork:
             await self._serve(job)
 
     async def _serve(self, job: PrefillJob) -> None:
-        await asyncio.sleep(0)  # the reservation is answered before anything is done for it
+        if not job.reads_cache:
+            self._early.ask(job, Prefix())
+        await asyncio.sleep(0)  # the reservation is answered before anything else is done for it
         self._early.ask(job, await self._holding.hold(job))
         run = await job.run
         await self._early.settle(job)

@@ -17,7 +17,7 @@ def run_of(reserve: Reserve) -> PrefillRun | None:
     except MessageError as error:
         log.warning("%s: the run with its reservation: %s", reserve.ref.handle, error)
         return None
-    return PrefillRun(
+    return PrefillRun.model_construct(  # of parts that were checked as they came
         ref=reserve.ref,
         incarnation=reserve.incarnation,
         model=unplaced.model,

@@ -100,7 +100,7 @@ class ListeningBus(BusAfterRestart):
         self.sent.append(message)
 
         async def nobody_answers() -> None:
-            raise BusTimeout("nobody")
+            raise BusTimeout("nobody", 0.0)
 
         return nobody_answers()
 
@@ -123,13 +123,14 @@ PLACEMENT = Placement(
         ({"prompt_logprobs": 0}, AskPlacement(3, ()), False),
     ],
 )
-def test_the_run_of_a_short_prompt_goes_with_the_question(
+async def test_the_run_of_a_short_prompt_goes_with_the_question(
     changes: dict[str, Any], ask: AskPlacement, goes_along: bool
 ) -> None:
     bus = ListeningBus()
     calls = AttemptCalls(bus, "g", "gi", early_run_tokens=8)  # type: ignore[arg-type]
     one = job(namespace=b"ns", packed_tokens=b"abcd", **changes)
-    calls.place(one, ask).close()
+    with pytest.raises(BusTimeout):
+        await calls.place(one, ask)
     (question,) = bus.sent
     assert isinstance(question, PlaceRequest)
     assert bool(question.run) is goes_along
@@ -153,7 +154,7 @@ async def test_what_is_only_to_be_explained_takes_no_run_along() -> None:
 
 
 @pytest.mark.parametrize("is_started", [True, False])
-def test_a_run_that_is_there_is_not_sent_again(is_started: bool) -> None:
+async def test_a_run_that_is_there_is_not_sent_again(is_started: bool) -> None:
     bus = ListeningBus()
     calls = AttemptCalls(bus, "g", "gi", early_run_tokens=8)  # type: ignore[arg-type]
     placed = PLACEMENT.model_copy(update={"is_started": is_started})
@@ -164,4 +165,5 @@ def test_a_run_that_is_there_is_not_sent_again(is_started: bool) -> None:
     assert to_decode is not None
     for one in (sent, to_decode):
         if one is not None:
-            one.close()
+            with pytest.raises(BusTimeout):
+                await one
