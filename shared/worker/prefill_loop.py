@@ -145,8 +145,11 @@ class PrefillLoop:
             self.attempts.forget(handle)
             job = PrefillJob(message, self._session, now_s)
             self.attempts.begin(job, self._attend(job), [job.gateway])
-            self._expectations.accepted(job, expected_start_s)
-            self._take_early(job, message)
+            if message.run:
+                await self._work.ask_early(job)
+                self._take_early(job, message)
+            if not job.is_stopped:
+                self._expectations.accepted(job, expected_start_s)
             self._parts.poke()
         has_run = job is not None and job.run.done() and job.decode == message.decode
         return ReserveReply(is_accepted=True, expected_start_s=expected_start_s, has_run=has_run)
@@ -177,7 +180,7 @@ class PrefillLoop:
         """Start the run that came with the reservation; a bad one is refused when its gateway
         sends it."""
         run = run_of(message)
-        if run is None:
+        if run is None or job.is_stopped or job.run.done():
             return
         try:
             check_prefill_run(run, job.num_tokens, self._parts)

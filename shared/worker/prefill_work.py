@@ -76,15 +76,20 @@ class PrefillWork:
         """Let go of the pool's memory; no job may be left."""
         self._engine = None
 
+    async def ask_early(self, job: PrefillJob) -> None:
+        """For the slots of one that need not look for a prefix; the question has left then."""
+        if not self._holding.may_find(job):
+            self._early.ask(job, Prefix())
+            await asyncio.sleep(0)  # it is sent in a turn of its own,
+            await asyncio.sleep(0)  # which ends here
+
     async def serve(self, job: PrefillJob) -> None:
         """From the reservation to the answer of decode; whatever fails is raised."""
         with tracing.span("prefill", "server", job.told):
             await self._serve(job)
 
     async def _serve(self, job: PrefillJob) -> None:
-        if not job.reads_cache:
-            self._early.ask(job, Prefix())
-        await asyncio.sleep(0)  # the reservation is answered before anything else is done for it
+        await asyncio.sleep(0)  # the reservation is answered before anything is done for it
         self._early.ask(job, await self._holding.hold(job))
         run = await job.run
         await self._early.settle(job)
