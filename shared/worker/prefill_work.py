@@ -80,8 +80,7 @@ class PrefillWork:
         """For the slots of one that need not look for a prefix; the question has left then."""
         if not self._holding.may_find(job):
             self._early.ask(job, Prefix())
-            await asyncio.sleep(0)  # it is sent in a turn of its own,
-            await asyncio.sleep(0)  # which ends here
+            await asyncio.sleep(0)  # it is sent by a task of its own
 
     async def serve(self, job: PrefillJob) -> None:
         """From the reservation to the answer of decode; whatever fails is raised."""
