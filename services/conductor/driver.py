@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from services.conductor import convert
 from services.conductor.journal_file import JournalFile
@@ -112,7 +113,8 @@ class Driver:
         match effect:
             case SendReserve():
                 self.on_asked(effect)
-                self._tasks.start_contained(self._reserve(effect), name="reserve")
+                asked = self._asked(effect)
+                self._tasks.start_contained(self._reserve(effect, asked), name="reserve")
             case SendRelease():
                 self._tasks.start_contained(self._release(effect), name="release")
             case AnswerPlaced():
@@ -130,17 +132,22 @@ class Driver:
         if waiting is not None and not waiting[1].done():
             waiting[1].set_result(reply)
 
-    async def _reserve(self, effect: SendReserve) -> None:
+    def _asked(self, effect: SendReserve) -> Coroutine[Any, Any, ReserveReply]:
+        """Sent now: prefill's leaves before decode's is made, for token 0 waits for it."""
         subject = subjects.instance(effect.role, effect.instance[0], "reserve")
         traceparent = self._about.get(effect.place_id, NOTHING).traceparent
-        about.work_for(effect.request.request_id, traceparent)
         run = self._runs.get(effect.place_id, b"")
         reserve = convert.reserve_of(effect, traceparent, run)
         try:
-            # Prefill's leaves before decode's is made: token 0 waits for it.
-            reply = await self._bus.ask(
-                subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S
-            )
+            return self._bus.ask(subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S)
+        except ServiceError as error:
+            return _failed(error)
+
+    async def _reserve(self, effect: SendReserve, asked: Coroutine[Any, Any, ReserveReply]) -> None:
+        traceparent = self._about.get(effect.place_id, NOTHING).traceparent
+        about.work_for(effect.request.request_id, traceparent)
+        try:
+            reply = await asked
         except BusTimeout as error:
             self._fail(effect, error, is_gone=False)
             return
@@ -193,3 +200,7 @@ class Driver:
     def _on_timer(self) -> None:
         self._timer, self._timer_s = None, None
         self.feed(TimerFired())
+
+
+async def _failed(error: ServiceError) -> ReserveReply:
+    raise error

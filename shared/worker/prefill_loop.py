@@ -1,5 +1,6 @@
 """The prefill role: reservations, the queue of prompts, who is let go. Computes nothing itself."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Literal
@@ -144,9 +145,11 @@ class PrefillLoop:
             )
             self.attempts.forget(handle)
             job = PrefillJob(message, self._session, now_s)
+            if message.run:
+                self._work.ask_early(job)
             self.attempts.begin(job, self._attend(job), [job.gateway])
             if message.run:
-                await self._work.ask_early(job)
+                await asyncio.sleep(0)  # the pool is asked before the run is looked into
                 self._take_early(job, message)
             if not job.is_stopped:
                 self._expectations.accepted(job, expected_start_s)

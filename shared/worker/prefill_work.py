@@ -76,11 +76,10 @@ class PrefillWork:
         """Let go of the pool's memory; no job may be left."""
         self._engine = None
 
-    async def ask_early(self, job: PrefillJob) -> None:
-        """For the slots of one that need not look for a prefix; the question has left then."""
+    def ask_early(self, job: PrefillJob) -> None:
+        """For the slots of one that need not look for a prefix: in the next turn of the loop."""
         if not self._holding.may_find(job):
             self._early.ask(job, Prefix())
-            await asyncio.sleep(0)  # it is sent by a task of its own
 
     async def serve(self, job: PrefillJob) -> None:
         """From the reservation to the answer of decode; whatever fails is raised."""
