@@ -19,10 +19,11 @@ from services.transfer.node_pool import NodePool
 from services.transfer.ssd_files import SsdError
 from services.transfer.ssd_records import StoredBlock
 from services.transfer.threads import settled
-from shared.kv.block_pool import BlockPool, HeldBlock, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.block_tree import BlockPlace, place_of
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey, Slot
+from shared.kv.pool_values import HeldBlock, SealItem
 from shared.runtime.clock import monotonic_s
 from shared.transport.checksum import block_checksum
 

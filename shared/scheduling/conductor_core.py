@@ -298,11 +298,10 @@ class ConductorCore:
             )
         del self._open[place.place_id]
         # The instance knows its queue best.
-        predicted = replace(place.winner.predicted, queue_s=sides["prefill"].expected_start_s)
-        winner = replace(place.winner, predicted=predicted)
+        winner = place.winner.queued_for(sides["prefill"].expected_start_s)
         if decode is not None:
             forecast = self.learnt(place.request.model).forecast
-            forecast.placed(now_s + predicted.ttft_s, now_s)
+            forecast.placed(now_s + winner.predicted.ttft_s, now_s)
         decision = decide(
             place.request,
             place.ranking,
