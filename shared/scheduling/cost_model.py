@@ -219,9 +219,9 @@ def fit_prefill(
     features = np.stack([np.ones_like(n), n - p, n * n - p * p], axis=1)
     start = np.array([prior.base_s, prior.linear_s, prior.quadratic_s])
     # The prior's shape scaled to the samples: few samples move the level, many the shape.
-    start = start * float(np.median(seconds / np.maximum(features @ start, 1e-9)))
+    start = start * median((seconds / np.maximum(features @ start, 1e-9)).tolist())
     # A coefficient moves by 1 of these when it alone would account for a usual request.
-    scale = np.median(seconds) / np.maximum(np.mean(features, axis=0), 1e-9)
+    scale = median(seconds.tolist()) / np.maximum(np.mean(features, axis=0), 1e-9)
     ridge = np.diag(PRIOR_WEIGHT / scale**2)
     # Of small samples the fixed part decides, of long ones the slope: relative errors count.
     relative = 1.0 / np.maximum(seconds, 1e-3)
