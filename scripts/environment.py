@@ -137,7 +137,8 @@ def install(extra: str) -> None:
         run("installing UCX (of nixl-cu12)", [*pip, "--no-deps", UCX_PACKAGE])
     # Compiled once here instead of by every service at its first start, all at the same time.
     used = USED_BY_ALL + (USED_BY_TESTS if extra == "test" else ())
-    run("compiling what is used", [str(PYTHON), "-P", "-c", f"import {', '.join(used)}"])
+    code = f"import {', '.join(used)}; scripts.cli.main.make_app()"
+    run("compiling what is used", [str(PYTHON), "-P", "-c", code])
     fresh = STAMP.with_suffix(".new")
     fresh.write_text(json.dumps({"extra": extra, "fingerprint": fingerprint()}))
     fresh.replace(STAMP)

@@ -200,7 +200,7 @@ def test_nothing_is_done_without_a_yes(cluster: HostedCluster, arguments: tuple[
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_examples(name: str) -> None:
-    done = CliRunner(env={"COLUMNS": "100"}).invoke(main.app, [name, "--help"])
+    done = CliRunner(env={"COLUMNS": "100"}).invoke(main.make_app(name), [name, "--help"])
     assert done.exit_code == 0
     for word in ("Examples", "--json", "--yes"):
         assert word in done.stdout

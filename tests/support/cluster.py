@@ -7,7 +7,7 @@ import asyncio
 import signal
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Self, TypeVar
 
 from scripts.launcher.cluster import LocalCluster
@@ -27,13 +27,19 @@ KEPT_LINES = 4000
 RESTART_POLICY = RestartPolicy(first_delay_s=0.05, quick_death_s=1.0, max_quick_deaths=5)
 
 
+# Other tests take the cores for longer than that: a hit that is not looked for in time is none.
+PATIENT = {"MOONPOOL_MATCH_TIMEOUT_MS": "200"}
+
+
 def dummy_options(**changes: Any) -> ClusterOptions:
     """Two nodes of the tiny dummy model; small and quick to start."""
+    given: Mapping[str, Mapping[str, str]] = changes.pop("extra_env", {})
     fields: dict[str, Any] = {
         "model": DUMMY_MODEL,
         "pool_bytes": DUMMY_POOL_BYTES,
         "drain_timeout_s": 2.0,
         "threads": 1,
+        "extra_env": {**given, "conductor": {**PATIENT, **given.get("conductor", {})}},
         **changes,
     }
     return ClusterOptions(**fields)
