@@ -11,11 +11,23 @@ from typing import Any
 import pytest
 
 from scripts.launcher.options import ClusterOptions
-from tests.support import leaks
+from tests.support import leaks, sharing
 from tests.support.cluster import HostedCluster, dummy_options
 from tests.support.servers import TestServer, nats_server, redis_server
 
 StartCluster = Callable[..., HostedCluster]
+FEW_TOKENS = 4
+"""Of an answer where a request does not say: more of the dummy's tokens would show no more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = sharing.in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> sharing.SharedClusters | None:
+    is_by_file = config.getoption("dist") == "loadfile"
+    return sharing.SharedClusters(config, log) if is_by_file else None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,8 +70,9 @@ def own_redis(tmp_path: Path) -> Iterator[TestServer]:
 
 @pytest.fixture(scope="session")
 def dummy_cluster() -> Iterator[HostedCluster]:
-    """Two nodes of dummy:tiny for all tests of this worker that break nothing."""
-    with HostedCluster(dummy_options()) as cluster:
+    """Two nodes of dummy:tiny for all tests that leave it as they found it."""
+    short = {"gateway": {"MOONPOOL_DEFAULT_MAX_TOKENS": str(FEW_TOKENS)}}
+    with HostedCluster(dummy_options(extra_env=short)) as cluster:
         yield cluster
 
 
