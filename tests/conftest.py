@@ -54,6 +54,24 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="session")
+def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What engines keep on disk, made once for all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "engine-cache"
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path, engine_cache: Path) -> Path:
+    """One of the test's own, but for the kernels: a compiler works on them for seconds."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "kernels").symlink_to(engine_cache / "kernels")
+    return folder
+
+
 @pytest.fixture
 def own_nats(tmp_path: Path) -> Iterator[TestServer]:
     """A NATS server that the test may stop and start."""
