@@ -28,6 +28,7 @@ from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
     Candidate,
     ExpectedPrefix,
+    InstanceAddress,
     InstanceView,
     NodeMatch,
     PlacementDecision,
@@ -88,6 +89,7 @@ def request_of(message: PlaceRequest, found: MatchReply) -> PlacementRequest:
         remaining_s=message.remaining_ms / 1e3,
         slo=slo_of_ms(message.ttft_slo_ms, message.tbt_slo_ms),
         priority=message.priority,
+        has_run=bool(message.run),
         expected=tuple(
             ExpectedPrefix(
                 (one.instance.id, one.instance.incarnation), one.num_blocks, one.eta_ms / 1e3
@@ -198,8 +200,9 @@ def ref_of(request: PlacementRequest) -> RequestRef:
     )
 
 
-def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
-    request = effect.request
+def reserve_of(effect: SendReserve, traceparent: str, run: bytes = b"") -> Reserve:
+    """`run`: as its gateway packed it; of use to a prefill instance only."""
+    request, decode = effect.request, effect.decode
     return Reserve(
         ref=ref_of(request),
         incarnation=effect.instance[1],
@@ -211,6 +214,9 @@ def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
         cache="on" if request.use_cache else "write" if request.publishes else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
+        run=run if effect.role == "prefill" else b"",
+        decode=None if decode is None else _instance(decode),
+        remaining_ms=int(request.remaining_s * 1e3),
         traceparent=traceparent,
     )
 
@@ -243,6 +249,7 @@ def placed_reply(decision: PlacementDecision) -> PlaceReply:
         decode_source=_sources([decision.decode_source] if decision.decode_source else []),
         predicted=_times(decision.predicted),
         policy=decision.policy,
+        is_started=decision.is_started,
     )
     return PlaceReply(
         placement=placement,
@@ -311,7 +318,7 @@ def _candidate(candidate: Candidate) -> WireCandidate:
     )
 
 
-def _instance(view: InstanceView) -> InstanceRef:
+def _instance(view: InstanceView | InstanceAddress) -> InstanceRef:
     return InstanceRef(id=view.id, incarnation=view.incarnation, node=view.node)
 
 

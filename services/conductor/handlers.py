@@ -118,6 +118,7 @@ class Handlers:
                 convert.request_of(message, found),
                 convert.matches_of(found),
                 message.traceparent,
+                message.run,
             )
         finally:
             self._turns.release()

@@ -201,7 +201,8 @@ class ConductorCore:
             heapq.heappush(self._deadlines, (place.deadline_s, place.place_id))
         effects: list[Effect] = []
         if "prefill" not in place.sides:
-            effects.append(self._reserve(place, "prefill", place.winner.prefill.key, now_s))
+            key = place.winner.prefill.key
+            effects.append(self._reserve(place, "prefill", key, now_s, hands_over_to=decode))
         if decode is not None and "decode" not in place.sides:
             effects.append(self._reserve(place, "decode", decode.key, now_s))
         return effects
@@ -213,13 +214,22 @@ class ConductorCore:
         return None if seen is None else seen.view
 
     def _reserve(
-        self, place: OpenPlacement, role: Role, key: InstanceKey, now_s: float
+        self,
+        place: OpenPlacement,
+        role: Role,
+        key: InstanceKey,
+        now_s: float,
+        *,
+        hands_over_to: InstanceView | None = None,
     ) -> SendReserve:
         winner = place.winner
         assert winner is not None
-        place.sides[role] = Side(key)
-        place.num_asks += 1
         request = place.request
+        decode = None
+        if request.has_run and hands_over_to is not None:
+            decode = hands_over_to.address
+        place.sides[role] = Side(key, decode=decode)
+        place.num_asks += 1
         promise = Promise(
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
@@ -240,6 +250,7 @@ class ConductorCore:
             sources=winner.sources if role == "prefill" else (),
             ttl_s=self.settings.promise_ttl_s,
             ttft_slo_s=place.allowed.ttft_s,
+            decode=decode,
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
@@ -254,7 +265,7 @@ class ConductorCore:
             return [SendRelease(event.place_id, event.role, event.instance, request, "too late")]
         if event.is_accepted:
             self.view.answered(event.role, side.key, place.place_id)
-            side.is_accepted = True
+            side.is_accepted, side.has_run = True, event.has_run
             side.expected_start_s = event.expected_start_s
             return self._answer(place, now_s)
         if event.retry_after_s is not None:
@@ -310,6 +321,7 @@ class ConductorCore:
             place.policy.name,
             self._around(place.request, now_s, place),
         )
+        decision = replace(decision, is_started=sides["prefill"].is_started_for(decode))
         return [AnswerPlaced(place.place_id, decision)]
 
     def _refuse(self, place: OpenPlacement, refusal: Refusal) -> list[Effect]:

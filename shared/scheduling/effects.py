@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shared.scheduling.vocabulary import (
+    InstanceAddress,
     InstanceKey,
     PlacementDecision,
     PlacementRequest,
@@ -26,6 +27,8 @@ class SendReserve:
     reason: str
     ttft_slo_s: float | None = None
     """From now on: what the queue of a prefill instance must not make it miss."""
+    decode: InstanceAddress | None = None
+    """Where the run goes with it: who takes the prompt over."""
 
     @property
     def source(self) -> Source | None:

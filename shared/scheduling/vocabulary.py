@@ -52,6 +52,8 @@ class PlacementRequest:
     priority: Priority = "normal"
     expected: tuple[ExpectedPrefix, ...] = ()
     """Where a part of the prompt is being computed for another request."""
+    has_run: bool = False
+    """Its run goes with the question: it starts where a prefill instance accepts."""
 
     @property
     def room_tokens(self) -> int:
@@ -76,6 +78,15 @@ class NodeMatch:
     num_blocks: int
     disk_blocks: int = 0
     """Of these, how many must be read from disk first."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceAddress:
+    """One incarnation of an instance and its node, as messages name it."""
+
+    id: str
+    incarnation: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,10 @@ class InstanceView:
     @property
     def key(self) -> InstanceKey:
         return (self.id, self.incarnation)
+
+    @property
+    def address(self) -> InstanceAddress:
+        return InstanceAddress(self.id, self.incarnation, self.node)
 
     def usable_tokens(self, num_blocks: int, num_tokens: int) -> int:
         """Tokens of a prompt that a match of `num_blocks` saves: whole grid chunks only, and the
@@ -217,6 +232,8 @@ class PlacementDecision:
     """The best of them."""
     counts: tuple[tuple[str, int], ...] = ()
     """Candidates by reason for losing."""
+    is_started: bool = False
+    """The run that went with the question goes on at the winner, for `decode`."""
 
 
 RefusalCode = Literal[
