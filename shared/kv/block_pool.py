@@ -321,7 +321,7 @@ class BlockPool:
     def _may_seal(self, owner: str, handle: str, items: list[SealItem]) -> bool:
         slots = [item.slot for item in items]
         own = self._holders.own(owner, handle)
-        if len({*slots}) < len(slots) or not own.issuperset(slots):
+        if len({*slots}) < len(slots) or not own >= {*slots}:
             return False
         if not self._slots.are_in(slots, SlotState.WRITING):
             return False
