@@ -65,6 +65,8 @@ class SlotLine:
         loop = asyncio.get_running_loop()
         self._waiters.append(waiter)
         self._serve()
+        if waiter.given.done():
+            return waiter.given.result()
         passing = loop.call_later(PASS_AFTER_S, self._serve)
         try:
             if wait_s > 0 or waiter.given.done():

@@ -20,6 +20,7 @@ async def test_a_gateway_ends_its_own_attempts_by_name() -> None:
         made = [Attempt(ref("named")), Attempt(ref("kept")), Attempt(ref("other", "another"))]
         for attempt in made:
             attempts.begin(attempt, attempt.gone.wait(), [attempt.gateway])  # type: ignore[arg-type]
+        await asyncio.sleep(0)
         handles = ["named/0", "other/0", "unknown/0"]
         attempts.cancel_of(Peer("gateway", "g", "gi"), handles)
         assert [attempt.is_stopped for attempt in made] == [True, False, False]
