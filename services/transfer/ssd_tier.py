@@ -159,8 +159,7 @@ class SsdTier:
     def hold(self, keys: Sequence[BlockKey]) -> tuple[str, list[HeldBlock]]:
         """Blocks that stay on the SSD until `let_go` of the handle."""
         handle = str(next(self._jobs))
-        held = [] if self.blocks is None else self.blocks.lease(READER, handle, keys)
-        return handle, held
+        return handle, [] if self.blocks is None else self.blocks.lease(READER, handle, keys)
 
     def let_go(self, handle: str) -> None:
         if self.blocks is not None:
