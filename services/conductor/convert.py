@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from shared.decisions.refusals import error_info, targets_of
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
     ErrorCode,
@@ -211,6 +212,7 @@ def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
         cache="on" if request.use_cache else "write" if request.publishes else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
+        judged_tbt_ms=None if effect.judged_tbt_s is None else effect.judged_tbt_s * 1e3,
         traceparent=traceparent,
     )
 
@@ -258,18 +260,6 @@ def refused_reply(effect: AnswerRefused) -> PlaceReply:
     )
 
 
-def targets_of(refusal: Refusal) -> Targets | None:
-    """Both sides of the comparison, when it was refused for its targets."""
-    if refusal.allowed == NO_SLO:
-        return None
-    return Targets(
-        predicted_ttft_s=refusal.predicted.ttft_s,
-        predicted_tbt_s=refusal.predicted.tbt_s,
-        allowed_ttft_s=refusal.allowed.ttft_s,
-        allowed_tbt_s=refusal.allowed.tbt_s,
-    )
-
-
 def errors_of(summary: Mapping[str, ErrorSummary]) -> dict[str, PredictionError]:
     return {
         name: PredictionError(
@@ -289,16 +279,6 @@ def slos_of(settings: CoreSettings, models: Iterable[str]) -> dict[str, Targets]
         for model, slo in found.items()
         if slo != NO_SLO
     }
-
-
-def error_info(refusal: Refusal) -> ErrorInfo:
-    return ErrorInfo(
-        code=ErrorCode(refusal.code),
-        message=refusal.message,
-        field=refusal.field,
-        is_retryable=refusal.is_retryable,
-        retry_after_s=refusal.retry_after_s,
-    )
 
 
 def _candidate(candidate: Candidate) -> WireCandidate:

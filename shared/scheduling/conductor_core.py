@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from shared.scheduling import admission
+from shared.scheduling.admission import judged_after_prefill
 from shared.scheduling.cluster_view import ClusterView, Promise
 from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostModel
@@ -240,6 +241,7 @@ class ConductorCore:
             sources=winner.sources if role == "prefill" else (),
             ttl_s=self.settings.promise_ttl_s,
             ttft_slo_s=place.allowed.ttft_s,
+            judged_tbt_s=judged_after_prefill(role, place.allowed, self.settings.admission),
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
