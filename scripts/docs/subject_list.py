@@ -299,8 +299,8 @@ WORKERS = Family(
         ),
         Entry(
             (s.instance("decode", "<decode>", "judge"),),
-            "Whether a computed prompt may join, before token 0 is given; asked where a request has "
-            "a target for TBT and admission is `baseline`.",
+            "Whether a computed prompt may join, before token 0 is given; asked where a request "
+            "has a target for TBT and admission is `baseline`.",
             decode.Judge,
             decode.JudgeReply,
         ),

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from shared.decisions.refusals import error_info, targets_of
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
-    ErrorCode,
-    ErrorInfo,
     FetchSource,
     InstanceRef,
     NodeRef,
@@ -34,7 +32,6 @@ from shared.scheduling.vocabulary import (
     PlacementDecision,
     PlacementRequest,
     PredictedTimes,
-    Refusal,
     Source,
 )
 

@@ -97,7 +97,7 @@ class RequestMetrics:
         for kept in (
             self._requests, self._refusals, self._responses, self._retries, self._prompt_tokens,
             self._generation_tokens, self._queries, self._hits, self._slos, self._wasted,
-            self._ttft, self._itl, self._tbt, self._duration, self._queue, self._load, self._prefill,
-            self._handoff, self._decode,
+            self._ttft, self._itl, self._tbt, self._duration, self._queue, self._load,
+            self._prefill, self._handoff, self._decode,
         ):  # fmt: skip
             yield from kept.readings()
