@@ -11,6 +11,7 @@ from services.conductor.journal_file import JournalFile
 from services.conductor.readings import Decisions
 from services.conductor.replicas import Replicas
 from services.conductor.replicating import Replicating
+from shared.decisions.refusals import error_info, targets_of
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
@@ -154,9 +155,7 @@ class Handlers:
             convert.request_of(message, found), convert.matches_of(found), self._clock()
         )
         if isinstance(outcome, Refusal):
-            return PlaceReply(
-                refusal=convert.error_info(outcome), targets=convert.targets_of(outcome)
-            )
+            return PlaceReply(refusal=error_info(outcome), targets=targets_of(outcome))
         return convert.placed_reply(outcome)
 
     async def _match(self, message: PlaceRequest, traceparent: str) -> MatchReply:

@@ -9,10 +9,10 @@ from services.conductor.convert import slo_of_ms
 from services.conductor.driver import Driver
 from services.conductor.handlers import Handlers
 from services.conductor.journal_file import JournalFile
-from services.conductor.profile_file import load_profile
 from services.conductor.readings import ConductorReadings
 from services.conductor.replicating import Replicating
 from services.conductor.settings import ConductorSettings
+from shared.decisions.profile_file import load_profile
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
 from shared.messages.conductor import Asked, Misses

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from services.conductor.profile_file import load_profile
+from shared.decisions.profile_file import load_profile
 from shared.runtime.settings import CommonSettings
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.policies.registry import DEFAULT_POLICY, POLICIES

@@ -74,6 +74,8 @@ def test_the_table_of_policies_fits_a_narrow_terminal(trace, monkeypatch):
     shown = run("--trace", trace, "--nodes", "2", "--policy", "global_cache_aware").stdout
     assert "global_cache_aware" in shown
     assert "…" not in shown
+    assert "max/mean" in shown
+    assert "load: the busiest prefill instance" in " ".join(shown.split())
 
 
 def test_figures_of_unpublished_baselines_are_refused_with_what_there_is():
