@@ -14,12 +14,12 @@ from scripts.assess.report import as_json as report_json
 from scripts.assess.report import lines_of, write_page
 from scripts.assess.requests import read_prompts
 from scripts.cli.output import CommandError, console, print_json
-from scripts.simulate.traces import load_trace
+from scripts.simulate.traces import TRACE_HELP, load_trace
 from shared.simulator.hardware import load_hardware
 
 
 def assess(
-    trace: Annotated[str | None, typer.Option(help="A JSONL trace, or its name.")] = None,
+    trace: Annotated[str | None, typer.Option(help=TRACE_HELP)] = None,
     requests: Annotated[
         Path | None, typer.Option(help="JSON lines of OpenAI requests; needs --tokenizer.")
     ] = None,

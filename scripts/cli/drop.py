@@ -23,7 +23,7 @@ from shared.messages.transfer import DropReply, DropRequest
 from shared.runtime.bus import Bus
 
 DROP_TIMEOUT_S = 5.0
-COLUMNS = ("num_dram_blocks", "num_disk_blocks")
+COLUMNS = {"blocks dropped": "num_dram_blocks", "of the SSD": "num_disk_blocks"}
 
 
 def drop(

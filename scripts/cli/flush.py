@@ -11,7 +11,12 @@ from shared.messages.transfer import FlushReply, FlushRequest
 from shared.runtime.bus import Bus
 
 FLUSH_TIMEOUT_S = 60.0
-COLUMNS = ("num_dram_blocks", "num_disk_blocks", "kept_dram_blocks", "kept_disk_blocks")
+COLUMNS = {
+    "blocks forgotten": "num_dram_blocks",
+    "of the SSD": "num_disk_blocks",
+    "blocks kept": "kept_dram_blocks",
+    "on the SSD": "kept_disk_blocks",
+}
 
 
 def flush(

@@ -1,7 +1,7 @@
 """An operator's question to several nodes: which ones, what each said, and a table of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -100,21 +100,23 @@ async def ask_nodes(
 
 def show(
     answers: Sequence[NodeAnswer[Any]],
-    columns: Sequence[str],
+    columns: Mapping[str, str],
     *,
     as_json: bool,
     is_good: bool = True,
     **more: Any,
 ) -> None:
-    """Print what nodes said and end with the exit code; `columns` are fields of the replies."""
+    """Print what nodes said and end with the exit code; `columns`: fields of replies by heading."""
     is_good = is_good and all(answer.reply is not None for answer in answers)
     if as_json:
         print_json({"ok": is_good, **more, "nodes": [answer.as_json() for answer in answers]})
     else:
-        table = Table("node", *(name.replace("_", " ") for name in columns))
+        table = Table("node", *columns)
         for answer in answers:
             if answer.reply is not None:
-                table.add_row(answer.node, *(str(getattr(answer.reply, name)) for name in columns))
+                table.add_row(
+                    answer.node, *(str(getattr(answer.reply, name)) for name in columns.values())
+                )
         if table.row_count:
             Console(highlight=False).print(table)
         for answer in answers:

@@ -24,7 +24,12 @@ from shared.runtime.bus import Bus
 MAX_TTL_S = 7 * 86_400
 PIN_TIMEOUT_S = 15.0
 """A pin may have to bring blocks from the SSD first."""
-COLUMNS = ("num_blocks", "pin_id", "pinned_blocks", "max_pinned_blocks")
+COLUMNS = {
+    "blocks pinned": "num_blocks",
+    "pin id": "pin_id",
+    "by all pins": "pinned_blocks",
+    "at most": "max_pinned_blocks",
+}
 
 
 def pin(

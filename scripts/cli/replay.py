@@ -21,7 +21,7 @@ from scripts.replay.plan import Plan, PlanSettings, make_plan
 from scripts.replay.player import Chooser, Player, Run, key_headers
 from scripts.replay.show import replay_charts, replay_table
 from scripts.replay.sweep import sweep, sweep_table
-from scripts.simulate.traces import load_trace
+from scripts.simulate.traces import TRACE_HELP, load_trace
 from shared.scheduling.policies.registry import POLICIES
 from shared.scheduling.slo import Slo
 from shared.simulator.trace import TraceRequest
@@ -30,7 +30,7 @@ MODEL_TIMEOUT_S = 10.0
 
 
 def replay(
-    trace: Annotated[str, typer.Option(help="A JSONL trace, or its name in MOONPOOL_TRACES.")],
+    trace: Annotated[str, typer.Option(help=TRACE_HELP)],
     url: Annotated[str | None, typer.Option(help="A cluster; else the one that runs here.")] = None,
     admin_key: Annotated[str | None, typer.Option(help="Of its gateway; for --compare.")] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="Only so many, the first.")] = None,

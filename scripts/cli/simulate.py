@@ -22,7 +22,7 @@ from scripts.simulate.hit_rate_table import (
     measure_all,
 )
 from scripts.simulate.lab import Lab, Tick
-from scripts.simulate.traces import load_trace
+from scripts.simulate.traces import GENERATED, TRACE_HELP, load_trace
 from shared.scheduling.policies.registry import POLICIES
 from shared.simulator.cluster import SimulatedCluster
 from shared.simulator.fifo_bound import fifo_bound_ttfts_s
@@ -30,11 +30,8 @@ from shared.simulator.hardware import load_hardware
 from shared.simulator.hit_rate import LAB_POLICIES
 from shared.simulator.outcome import Outcome
 from shared.simulator.settings import ClusterSettings
-from shared.simulator.toolagent import ToolAgentSettings, make_toolagent
 from shared.simulator.trace import BLOCK_TOKENS, Mode, TraceRequest
-from shared.simulator.workload import WorkloadSettings, make_workload
 
-GENERATED, TOOLAGENT = "generated", "generated-toolagent"
 GC_ALLOCATIONS = 200_000
 DEFAULT_POLICIES = "moonpool,global_cache_aware,local_cache_aware"
 
@@ -42,10 +39,7 @@ DEFAULT_POLICIES = "moonpool,global_cache_aware,local_cache_aware"
 def simulate(
     trace: Annotated[
         str,
-        typer.Option(
-            help="A JSONL trace, its name in the folder MOONPOOL_TRACES, `generated` (sessions) "
-            "or `generated-toolagent`."
-        ),
+        typer.Option(help=TRACE_HELP),
     ] = GENERATED,
     policy: Annotated[
         str | None, typer.Option(help="One or more policies, separated by commas.")
@@ -70,7 +64,7 @@ def simulate(
     experiment: Annotated[
         str | None, typer.Option(help=f"One of the paper's: {', '.join(EXPERIMENTS)}.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of placement and of `generated`.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of placement and of a generated trace.")] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Charts, to a .html or (with matplotlib) a .png file.")
     ] = None,
@@ -91,7 +85,7 @@ def simulate(
     _collect_rarely()
     check_plot(plot)
     if hit_rate:
-        _hit_rates(trace, _requests(trace, seed), policy, sizes, mode, plot, as_json=as_json)
+        _hit_rates(trace, load_trace(trace, seed), policy, sizes, mode, plot, as_json=as_json)
         return
     try:
         base = ClusterSettings(
@@ -107,7 +101,7 @@ def simulate(
     if experiment is not None:
         _experiment(experiment, base, plot, as_json=as_json)
         return
-    requests = _requests(trace, seed)
+    requests = load_trace(trace, seed)
     names = _names("--policy", policy or DEFAULT_POLICIES, tuple(POLICIES))
     outcomes = _run(requests, base, names)
     bound_s = fifo_bound_ttfts_s(requests, nodes, base.hardware)
@@ -176,14 +170,6 @@ def _hit_rates(
         print_json(hit_rate_json(trace, mode, rates))
     else:
         Console(highlight=False).print(hit_rate_table(trace, mode, rates))
-
-
-def _requests(trace: str, seed: int) -> list[TraceRequest]:
-    if trace == GENERATED:
-        return make_workload(WorkloadSettings(seed=seed))
-    if trace == TOOLAGENT:
-        return make_toolagent(ToolAgentSettings(seed=seed))
-    return load_trace(trace)
 
 
 def _collect_rarely() -> None:

@@ -18,6 +18,8 @@ OPTIONS = ClusterOptions(
     pool_bytes=32 << 20,
     threads=1,
     drain_timeout_s=2.0,
+    # Under it every message is sent that there is.
+    extra_env={"conductor": {"MOONPOOL_ADMISSION": "baseline"}},
 )
 
 

@@ -115,6 +115,7 @@ async def serve(cluster: LocalCluster, http: httpx.AsyncClient, seed: int = 0) -
             "model": cluster.options.model,
             "prompt": prompt.tolist(),
             "max_tokens": 4,
+            "tbt_slo_ms": 60_000,
             "placement": {"prefill": f"prefill-{prefill}", "decode": f"decode-{decode_}"},
         }
         headers = {

@@ -298,6 +298,13 @@ WORKERS = Family(
             decode.KvReady,
         ),
         Entry(
+            (s.instance("decode", "<decode>", "judge"),),
+            "Whether a computed prompt may join, before token 0 is given; asked where a request "
+            "has a target for TBT and admission is `baseline`.",
+            decode.Judge,
+            decode.JudgeReply,
+        ),
+        Entry(
             (s.instance("decode", "<decode>", "handoff"),),
             "Take over a computed prompt; answered when all its KV is there.",
             decode.Handoff,

@@ -1,14 +1,16 @@
 """Memory, limits, clock and links of this machine, as the kernel tells them. Changes nothing."""
 
 import ctypes
+import itertools
 import re
 import resource
 import shutil
 from pathlib import Path
 
 from scripts.doctor.check import Check
+from scripts.launcher.run_folder import shared_folders
 from services.transfer.settings import TransferSettings
-from shared.transport.node_files import nodes_in
+from shared.transport.node_files import is_alive, nodes_in
 from shared.transport.topology import Nic, Topology
 
 GIB = 1 << 30
@@ -37,8 +39,9 @@ def shared_memory(settings: TransferSettings) -> Check:
     folder = settings.shared_dir
     there = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
     usage = shutil.disk_usage(there)
-    living = len(nodes_in(folder))
-    found = f"{there}: {usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free, {living} nodes"
+    living = sum(map(is_alive, itertools.chain(*map(nodes_in, {folder, *shared_folders()}))))
+    nodes = f"{living} node{'' if living == 1 else 's'} here"
+    found = f"{there}: {usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free, {nodes}"
     if usage.free < settings.pool_bytes:
         return Check(
             "shared memory",

@@ -11,6 +11,7 @@ from scripts.launcher.errors import LaunchError
 
 GUARDIAN = Path(__file__).parent / "guardian.py"
 SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "moonpool-"
 
 
 class RunFolder:
@@ -18,7 +19,7 @@ class RunFolder:
 
     def __init__(self, path: Path | None, *, shared_bytes: int) -> None:
         memory = _memory_for(shared_bytes)
-        prefix = f"moonpool-{os.getpid()}-"
+        prefix = f"{PREFIX}{os.getpid()}-"
         if path is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
         else:
@@ -62,6 +63,11 @@ class RunFolder:
             return
         self._guardian.communicate(b"done\n", timeout=5)
         self._guardian = None
+
+
+def shared_folders() -> list[Path]:
+    """Of all clusters and nodes that were started on this machine, those of the dead too."""
+    return sorted(SHARED_MEMORY.glob(f"{PREFIX}*-*"))
 
 
 def _memory_for(shared_bytes: int) -> Path:

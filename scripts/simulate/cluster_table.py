@@ -10,20 +10,25 @@ from scripts.charts.chart import Chart, Series, bars
 from shared.simulator.outcome import Outcome, mean, percentile
 
 COLUMNS = (
-    ("TTFT", "mean_ttft_s"),
-    ("p90", "p90_ttft_s"),
-    ("p99", "p99_ttft_s"),
-    ("TBT", "mean_tbt_s"),
-    ("hit", "hit"),
-    ("load", "imbalance"),
+    ("TTFT\ns", "mean_ttft_s"),
+    ("p90\ns", "p90_ttft_s"),
+    ("p99\ns", "p99_ttft_s"),
+    ("TBT\ns", "mean_tbt_s"),
+    ("hit\nshare", "hit"),
+    ("load\nmax/mean", "imbalance"),
+)
+NOTE = (
+    "TTFT: mean, then percentiles; hit: of prompt tokens; load: the busiest prefill instance over "
+    "the mean; fetched: prefixes that came from another node; refused: requests"
 )
 
 
 def outcomes_table(title: str, outcomes: Sequence[Outcome], bound_s: Sequence[float]) -> Table:
-    """Seconds; `load` is the busiest prefill instance over their mean. No cell is cut off."""
+    """No cell is cut off."""
     table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False
-    )
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False,
+        caption=NOTE, caption_justify="left",
+    )  # fmt: skip
     for name in ("policy", *(name for name, _ in COLUMNS), "fetched", "refused"):
         table.add_column(name, no_wrap=True)
     for outcome in outcomes:

@@ -51,7 +51,8 @@ def hit_rate_table(trace: str, mode: Mode, rates: Sequence[HitRate]) -> Table:
     table = Table(
         "policy",
         *(size_name(size) for size in sizes),
-        title=f"{trace}: prompt tokens served by one pool ({mode}; × LRU)",
+        title=f"{trace}: share of prompt tokens served by one pool of so many tokens ({mode}; in "
+        "brackets: times what LRU serves)",
         title_justify="left",
     )
     for policy in dict.fromkeys(rate.policy for rate in rates):

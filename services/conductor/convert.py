@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from shared.decisions.refusals import error_info, targets_of
 from shared.messages.bill import FinishedBill, Times
 from shared.messages.common import (
-    ErrorCode,
-    ErrorInfo,
     FetchSource,
     InstanceRef,
     NodeRef,
@@ -34,7 +33,6 @@ from shared.scheduling.vocabulary import (
     PlacementDecision,
     PlacementRequest,
     PredictedTimes,
-    Refusal,
     Source,
 )
 
@@ -214,9 +212,11 @@ def reserve_of(effect: SendReserve, traceparent: str, run: bytes = b"") -> Reser
         cache="on" if request.use_cache else "write" if request.publishes else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
-        run=run if effect.role == "prefill" else b"",
+        # One that decode judges waits for its gateway, which tells decode of it, too.
+        run=run if effect.role == "prefill" and effect.judged_tbt_s is None else b"",
         decode=None if decode is None else _instance(decode),
         remaining_ms=int(request.remaining_s * 1e3),
+        judged_tbt_ms=None if effect.judged_tbt_s is None else effect.judged_tbt_s * 1e3,
         traceparent=traceparent,
     )
 
@@ -265,18 +265,6 @@ def refused_reply(effect: AnswerRefused) -> PlaceReply:
     )
 
 
-def targets_of(refusal: Refusal) -> Targets | None:
-    """Both sides of the comparison, when it was refused for its targets."""
-    if refusal.allowed == NO_SLO:
-        return None
-    return Targets(
-        predicted_ttft_s=refusal.predicted.ttft_s,
-        predicted_tbt_s=refusal.predicted.tbt_s,
-        allowed_ttft_s=refusal.allowed.ttft_s,
-        allowed_tbt_s=refusal.allowed.tbt_s,
-    )
-
-
 def errors_of(summary: Mapping[str, ErrorSummary]) -> dict[str, PredictionError]:
     return {
         name: PredictionError(
@@ -296,16 +284,6 @@ def slos_of(settings: CoreSettings, models: Iterable[str]) -> dict[str, Targets]
         for model, slo in found.items()
         if slo != NO_SLO
     }
-
-
-def error_info(refusal: Refusal) -> ErrorInfo:
-    return ErrorInfo(
-        code=ErrorCode(refusal.code),
-        message=refusal.message,
-        field=refusal.field,
-        is_retryable=refusal.is_retryable,
-        retry_after_s=refusal.retry_after_s,
-    )
 
 
 def _candidate(candidate: Candidate) -> WireCandidate:

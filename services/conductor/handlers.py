@@ -11,6 +11,7 @@ from services.conductor.journal_file import JournalFile
 from services.conductor.readings import Decisions
 from services.conductor.replicas import Replicas
 from services.conductor.replicating import Replicating
+from shared.decisions.refusals import error_info, targets_of
 from shared.kv.ids import KEY_BYTES
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
@@ -35,10 +36,8 @@ from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.vocabulary import Refusal, Role
 from shared.telemetry import about, tracing
 
-MATCH_TIMEOUT_S = 0.02
-"""No answer of cache-index by then: nothing is cached."""
 TURN_TIMEOUT_S = 0.8
-"""With the time that a placement may take it is less than the gateway waits."""
+"""With the time that a match and a placement may take it is less than the gateway waits."""
 MAX_PLACING = 16
 """Placements under way; more wait in order. All at once they would wait for one another's CPU until
 each of them was out of time, and none would see what the others brought."""
@@ -52,8 +51,10 @@ class Handlers:
         bus: Bus,
         core: ConductorCore,
         clock: Callable[[], float],
+        match_timeout_s: float,
     ) -> None:
         self._id = conductor_id
+        self._match_timeout_s = match_timeout_s
         self._bus = bus
         self._core = core
         self._clock = clock
@@ -154,9 +155,7 @@ class Handlers:
             convert.request_of(message, found), convert.matches_of(found), self._clock()
         )
         if isinstance(outcome, Refusal):
-            return PlaceReply(
-                refusal=convert.error_info(outcome), targets=convert.targets_of(outcome)
-            )
+            return PlaceReply(refusal=error_info(outcome), targets=targets_of(outcome))
         return convert.placed_reply(outcome)
 
     async def _match(self, message: PlaceRequest, traceparent: str) -> MatchReply:
@@ -182,7 +181,7 @@ class Handlers:
                     traceparent=traceparent,
                 ),
                 MatchReply,
-                timeout_s=MATCH_TIMEOUT_S,
+                timeout_s=self._match_timeout_s,
             )
         except ServiceError:
             self.decisions.matches_missed_total += 1

@@ -9,10 +9,10 @@ from services.conductor.convert import slo_of_ms
 from services.conductor.driver import Driver
 from services.conductor.handlers import Handlers
 from services.conductor.journal_file import JournalFile
-from services.conductor.profile_file import load_profile
 from services.conductor.readings import ConductorReadings
 from services.conductor.replicating import Replicating
 from services.conductor.settings import ConductorSettings
+from shared.decisions.profile_file import load_profile
 from shared.messages import subjects
 from shared.messages.bill import FinishedBill
 from shared.messages.conductor import Asked, Misses
@@ -43,7 +43,7 @@ class ConductorService:
             header = f"# seed {seed}, {core_settings}"
             self._journal = JournalFile(settings.journal, header, self._log)
             context.tasks.start_soon(self._journal.run(), name="journal")
-        handlers = Handlers(context.id, bus, core, monotonic_s)
+        handlers = Handlers(context.id, bus, core, monotonic_s, settings.match_timeout_ms / 1e3)
         self._driver = handlers.driver = Driver(
             core, bus, context.tasks, monotonic_s, handlers.on_gone, self._journal, self._log
         )

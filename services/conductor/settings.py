@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from services.conductor.profile_file import load_profile
+from shared.decisions.profile_file import load_profile
 from shared.runtime.settings import CommonSettings
 from shared.scheduling.admission import DEFAULT_RULE, AdmissionRule
 from shared.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
@@ -25,6 +25,9 @@ class ConductorSettings(CommonSettings):
     )
     max_sources: int = Field(
         default=2, ge=1, le=16, description="nodes that one prefix is fetched from at once"
+    )
+    match_timeout_ms: float = Field(
+        default=20, gt=0, le=200, description="no answer of cache-index by then: nothing is cached"
     )
     admission: AdmissionRule = Field(
         default=DEFAULT_RULE, description="what is refused when targets would be missed"

@@ -75,6 +75,8 @@ class Answer:
         if isinstance(output, Fail):
             self._end = str(output.error.code)
             self._error = output.error
+            if self.record.is_refused_by_decode:
+                self._keep_bill()  # nobody learns from it: it has no answer
             raise ApiError.from_info(output.error)
         if isinstance(output, GivePrompt):
             self.prompt = output.pieces
@@ -125,9 +127,12 @@ class Answer:
         return Piece(text, given.tokens[:num_used], logprobs=given.logprobs[:num_used])
 
     def _make_bill(self) -> None:
+        self.bill = self._keep_bill()
+        if self.bill is not None:
+            self._tasks.start_contained(self._bills.publish(self.bill), name="publish bill")
+
+    def _keep_bill(self) -> FinishedBill | None:
         bill = self.record.bill(self.job)
-        if bill is None:
-            return
-        self.bill = bill
-        self._bills.keep(bill, self.job.client_id)
-        self._tasks.start_contained(self._bills.publish(bill), name="publish bill")
+        if bill is not None:
+            self._bills.keep(bill, self.job.client_id)
+        return bill

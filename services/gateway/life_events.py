@@ -164,6 +164,8 @@ class Finish:
 @dataclass(frozen=True, slots=True)
 class Fail:
     error: ErrorInfo
+    is_after_prefill: bool = False
+    """Decode refused it when its prompt was computed."""
 
 
 Effect = (

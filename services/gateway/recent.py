@@ -50,6 +50,7 @@ class Recent:
             error=error,
             prompt_tokens=job.num_tokens,
             output_tokens=0 if bill is None else bill.output_tokens,
+            wasted_prefill_s=record.wasted_prefill_s,
             tenant=job.tenant,
             user=job.user,
             ttft_slo_ms=job.ttft_slo_ms,
@@ -102,7 +103,7 @@ def _ending(record: RequestRecord, bill: FinishedBill | None, error: ErrorInfo |
         return "cancelled" if bill is None else "finished"
     if error.code == ErrorCode.CANCELLED:
         return "cancelled"
-    return "failed" if record.was_placed else "refused"
+    return "failed" if record.was_placed and not record.is_refused_by_decode else "refused"
 
 
 def _now_ms() -> int:

@@ -151,8 +151,13 @@ class RequestDriver:
         self._release_all()
         self._parts.inbox.close(self._job.request_id)
         self._record.num_attempts = self._life.num_runs
-        details = effect.error.model_dump() if isinstance(effect, Fail) else {}
-        self._trace.say("failed" if isinstance(effect, Fail) else "finished", **details)
+        if isinstance(effect, Fail):
+            record = self._record
+            record.is_refused_by_decode = effect.is_after_prefill
+            details = effect.error.model_dump()
+            self._trace.say("failed", **details, wasted_prefill_s=record.wasted_prefill_s)
+        else:
+            self._trace.say("finished")
         self._emit(effect)
 
     async def _place(self, effect: AskPlacement, asked: Coroutine[Any, Any, PlaceReply]) -> None:

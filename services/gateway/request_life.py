@@ -297,6 +297,8 @@ class RequestLife:
         blame: list[Effect] = []
         if own is None:  # it was never asked
             return []
+        if error.targets is not None and not self._tokens.given:
+            return self._fail(error, is_after_prefill=True)
         if error.code == ErrorCode.PEER_LOST and peer is not None:
             self._exclusions.add(peer.incarnation, now_s, is_final=False)
             blame.append(Blame("decode" if stage == "prefill" else "prefill", peer))
@@ -372,10 +374,10 @@ class RequestLife:
         self.phase = "ended"
         return [*effects, Finish(reason)]
 
-    def _fail(self, error: ErrorInfo) -> list[Effect]:
+    def _fail(self, error: ErrorInfo, *, is_after_prefill: bool = False) -> list[Effect]:
         effects = self._cancel(error.message)
         self.phase = "ended"
-        return [*effects, Fail(error)]
+        return [*effects, Fail(error, is_after_prefill)]
 
 
 def _is(instance: InstanceRef | None, incarnation: str) -> bool:

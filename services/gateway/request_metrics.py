@@ -28,6 +28,7 @@ class RequestMetrics:
         self._queries = Counts(metrics.PREFIX_QUERIES)
         self._hits = Counts(metrics.PREFIX_HITS)
         self._slos = Counts(metrics.SLO_REQUESTS)
+        self._wasted = Counts(metrics.WASTED_PREFILL)
         self._ttft = Histogram(metrics.TTFT)
         self._itl = Histogram(metrics.ITL)
         self._tbt = Histogram(metrics.TBT)
@@ -48,6 +49,7 @@ class RequestMetrics:
         self._requests.add(1, job.model, outcome or CANCELLED)
         if outcome and outcome not in FINISHED:
             self.refused(outcome)
+        self._wasted.add(record.wasted_prefill_s, job.model)
         self._retries.add(max(record.num_attempts - 1, 0), job.model)
         if bill is not None:
             self._finished(job, record, bill)
@@ -94,8 +96,8 @@ class RequestMetrics:
         yield metrics.LATE_CHUNKS.of(self.late_chunks())
         for kept in (
             self._requests, self._refusals, self._responses, self._retries, self._prompt_tokens,
-            self._generation_tokens, self._queries, self._hits, self._slos, self._ttft, self._itl,
-            self._tbt, self._duration, self._queue, self._load, self._prefill, self._handoff,
-            self._decode,
+            self._generation_tokens, self._queries, self._hits, self._slos, self._wasted,
+            self._ttft, self._itl, self._tbt, self._duration, self._queue, self._load,
+            self._prefill, self._handoff, self._decode,
         ):  # fmt: skip
             yield from kept.readings()

@@ -28,6 +28,8 @@ class RequestRecord:
         self.num_attempts = 0
         self._had_to_wait = False
         """For a place: what passed then is not what every request costs."""
+        self.is_refused_by_decode = False
+        """When its prefill was done, and no token was given yet."""
         self.decisions: list[Decision] = []
         """What conductors said, the latest last."""
 
@@ -48,6 +50,12 @@ class RequestRecord:
             self._times[report.stage] = report.times
         if report.reuse is not None:
             self._reuse[report.attempt, report.stage] = report.reuse
+
+    @property
+    def wasted_prefill_s(self) -> float:
+        """What was computed for nothing."""
+        prefill = self._times.get("prefill")
+        return prefill.compute_s if self.is_refused_by_decode and prefill is not None else 0.0
 
     def note_tokens(self, num_tokens: int, now_s: float) -> None:
         """Tokens were handed to the client's stream."""
@@ -149,6 +157,7 @@ class RequestRecord:
             reuse=self.reuse,
             output_tokens=len(self._given_s),
             decode_s=self._given_s[-1] - self._given_s[0] if self._given_s else 0.0,
+            wasted_prefill_s=self.wasted_prefill_s,
             traceparent=job.traceparent,
             tenant=job.tenant,
             user=job.user,
@@ -179,6 +188,7 @@ def bill_for_client(bill: FinishedBill) -> dict[str, Any]:
         "transport": reuse.transport,
         "ttft_s": bill.real.ttft_s,
         "attempts": bill.attempts,
+        "wasted_prefill_s": bill.wasted_prefill_s,
         "bill": {"predicted": bill.predicted.model_dump(), "real": bill.real.model_dump()},
     }
 

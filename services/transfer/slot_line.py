@@ -8,7 +8,8 @@ fit may pass it: what it lacks may be held by one of them until that one goes on
 import asyncio
 from dataclasses import dataclass
 
-from shared.kv.block_pool import BlockPool, HeldBlock, Refusal
+from shared.kv.block_pool import BlockPool
+from shared.kv.pool_values import HeldBlock, Refusal
 from shared.runtime.clock import monotonic_s
 
 PASS_AFTER_S = 1.0

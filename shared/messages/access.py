@@ -48,14 +48,14 @@ _WORKER_SENDS = (
     subjects.INDEX_CLAIM_FORMAT,
     subjects.INDEX_EXPECTED,
     subjects.gateway_tokens_all(ANY),
-    *_of_instances("kv", "handoff", "cancel", roles=("decode",)),
+    *_of_instances("kv", "judge", "handoff", "cancel", roles=("decode",)),
     *_of_instances("ping"),
     *_reports(*INSTANCES),
 )
 _WORKER_HEARS = (
     *_reports("gateway", *INSTANCES),
     *_of_instances("reserve", "run", "cancel", "role", "drain", "ping"),
-    *_of_instances("kv", "handoff", roles=("decode",)),
+    *_of_instances("kv", "judge", "handoff", roles=("decode",)),
 )
 
 # What the dashboard of a gateway asks while somebody looks at it.

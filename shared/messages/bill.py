@@ -85,6 +85,8 @@ class FinishedBill(Message):
     output_tokens: int = 0
     decode_s: float = 0.0
     """From token 0 to the last."""
+    wasted_prefill_s: float = 0.0
+    """Computing the prompt of a request that decode then refused (admission `baseline`)."""
     traceparent: Traceparent = ""
     tenant: str = ""
     user: str | None = None

@@ -7,6 +7,7 @@ from pydantic import Field
 from shared.messages.bill import Reuse, Times
 from shared.messages.common import (
     CacheMode,
+    ErrorInfo,
     FetchSource,
     InstanceRef,
     NodeRef,
@@ -82,6 +83,22 @@ class Handoff(Message):
     prefill: str = ""
     """Incarnation of who computed it: only the one that the run names counts."""
     traceparent: Traceparent = ""
+
+
+class Judge(Message):
+    """The prompt is computed: would decode keep to this TBT with it? Asked before token 0 is given,
+    where admission leaves that to the decode instance (`baseline`)."""
+
+    ref: RequestRef
+    allowed_tbt_ms: Annotated[float, Field(gt=0)]
+    traceparent: Traceparent = ""
+
+
+class JudgeReply(Message):
+    """The same to whoever asks again."""
+
+    refusal: ErrorInfo | None = None
+    """With what was predicted and what is allowed. None: it is let in."""
 
 
 class HandoffReply(Message):

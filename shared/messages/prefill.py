@@ -57,6 +57,9 @@ class Reserve(Message):
     """With `run`: who takes the prompt over."""
     remaining_ms: Annotated[int, Field(ge=0)] = 0
     """With `run`: what the request has left."""
+    judged_tbt_ms: Annotated[float | None, Field(gt=0)] = None
+    """Prefill: before it gives token 0 it asks decode whether this TBT would be kept to (the
+    admission rule `baseline`)."""
     traceparent: Traceparent = ""
 
 

@@ -12,7 +12,8 @@ from shared.messages.envelope import Message, Part
 KEPT_REQUESTS = 1_000
 """Of each gateway, and of whoever shows them."""
 Ending = Literal["finished", "refused", "failed", "cancelled"]
-"""refused: it never ran; failed: it ran and ended with an error; cancelled: its client left."""
+"""refused: it never ran, or decode refused it when its prefill was done; failed: it ran and ended
+with an error; cancelled: its client left."""
 
 
 class Decision(Part):
@@ -58,6 +59,8 @@ class EndedRequest(Message):
     error: ErrorInfo | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    wasted_prefill_s: float = 0.0
+    """Of a request that decode refused: what computing its prompt took."""
     tenant: str = ""
     user: str | None = None
     ttft_slo_ms: float | None = None

@@ -68,7 +68,8 @@ def transfer(node: str, operation: str) -> str:
 
 
 def instance(service: str, instance_id: str, operation: str) -> str:
-    """reserve, run, cancel, kv, handoff, role, drain: asked of one prefill or decode instance."""
+    """reserve, run, cancel, kv, judge, handoff, role, drain: asked of one prefill or decode
+    instance."""
     return f"{PREFIX}.{service}.{instance_id}.{operation}"
 
 

@@ -96,6 +96,7 @@ def row_of(seen: Seen, slos: Slos) -> dict[str, Any]:
         "message": None if request.error is None else request.error.message,
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": request.output_tokens,
+        "wasted_prefill_s": round(request.wasted_prefill_s, 4),
         "user": request.user,
         "tenant": request.tenant,
         "is_met": _is_met(seen, slos),

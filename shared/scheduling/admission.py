@@ -122,27 +122,44 @@ def refuse_slow(
     if allowed.ttft_s is not None:
         # What messages cost is learnt from answers: alone it must not end them for good.
         ttft_s -= max(0.0, predicted.overhead_s - allowed.ttft_s * MAX_OVERHEAD_SHARE)
+    seen = Slo(ttft_s, tbt_s)
     if allowed.ttft_s is not None and ttft_s > allowed.ttft_s:
-        # Queues run off in real time: so long until this one would be in time.
         message = f"TTFT would be {ttft_s:.2f} s, allowed are {allowed.ttft_s:.2f} s"
-        retry_s = ttft_s - allowed.ttft_s
-    elif rule != "baseline" and is_decode_over(tbt_s, allowed):
-        assert allowed.tbt_s is not None
-        message = f"TBT would be {tbt_s * 1e3:.0f} ms, allowed are {allowed.tbt_s * 1e3:.0f} ms"
-        # Batches shrink as answers end, all of them once in `decode_time_s`.
-        retry_s = decode_time_s * (1 - allowed.tbt_s / tbt_s)
-    else:
+        # Queues run off in real time: so long until this one would be in time.
+        return _overloaded(message, ttft_s - allowed.ttft_s, seen, allowed)
+    return None if rule == "baseline" else refuse_slow_decode(seen, allowed, decode_time_s)
+
+
+def judged_after_prefill(role: Role, allowed: Slo, rule: AdmissionRule) -> float | None:
+    """The TBT target (seconds) that is left to decode to judge by; None: nothing is."""
+    return allowed.tbt_s if rule == "baseline" and role == "prefill" else None
+
+
+def refuse_slow_decode(predicted: Slo, allowed: Slo, decode_time_s: float) -> Refusal | None:
+    """Steps that would be too long for it: asked of a conductor when a request comes, or under
+    `baseline` of a decode instance when its prefill is done."""
+    tbt_s, allowed_s = predicted.tbt_s, allowed.tbt_s
+    if tbt_s is None or allowed_s is None or tbt_s <= allowed_s:
         return None
+    message = f"TBT would be {tbt_s * 1e3:.0f} ms, allowed are {allowed_s * 1e3:.0f} ms"
+    # Batches shrink as answers end, all of them once in `decode_time_s`.
+    return _overloaded(message, decode_time_s * (1 - allowed_s / tbt_s), predicted, allowed)
+
+
+def refuse_full_decode(
+    missing_tokens: int, predicted: Slo, allowed: Slo, decode_time_s: float
+) -> Refusal:
+    """Answers grew over what was promised to them: this one would wait outside of the batch."""
+    message = f"decode lacks room for {missing_tokens} tokens of answers"
+    return _overloaded(message, decode_time_s, predicted, allowed)
+
+
+def _overloaded(message: str, retry_s: float, predicted: Slo, allowed: Slo) -> Refusal:
     return Refusal(
         "overloaded",
         f"{message}; come back later or ask for less",
         is_retryable=True,
         retry_after_s=min(max(retry_s, RETRY_FULL_S), MAX_RETRY_S),
-        predicted=Slo(ttft_s, tbt_s),
+        predicted=predicted,
         allowed=allowed,
     )
-
-
-def is_decode_over(tbt_s: float, allowed: Slo) -> bool:
-    """What a decode instance asks after the prefill under `baseline`, and a conductor before."""
-    return allowed.tbt_s is not None and tbt_s > allowed.tbt_s

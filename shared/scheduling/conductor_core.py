@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from shared.scheduling import admission
+from shared.scheduling.admission import judged_after_prefill
 from shared.scheduling.cluster_view import ClusterView, Promise
 from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostModel
@@ -251,6 +252,7 @@ class ConductorCore:
             ttl_s=self.settings.promise_ttl_s,
             ttft_slo_s=place.allowed.ttft_s,
             decode=decode,
+            judged_tbt_s=judged_after_prefill(role, place.allowed, self.settings.admission),
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
@@ -309,11 +311,10 @@ class ConductorCore:
             )
         del self._open[place.place_id]
         # The instance knows its queue best.
-        predicted = replace(place.winner.predicted, queue_s=sides["prefill"].expected_start_s)
-        winner = replace(place.winner, predicted=predicted)
+        winner = place.winner.queued_for(sides["prefill"].expected_start_s)
         if decode is not None:
             forecast = self.learnt(place.request.model).forecast
-            forecast.placed(now_s + predicted.ttft_s, now_s)
+            forecast.placed(now_s + winner.predicted.ttft_s, now_s)
         decision = decide(
             place.request,
             place.ranking,
@@ -322,7 +323,8 @@ class ConductorCore:
             place.policy.name,
             self._around(place.request, now_s, place),
         )
-        decision = replace(decision, is_started=sides["prefill"].is_started_for(decode))
+        if sides["prefill"].is_started_for(decode):
+            decision = replace(decision, is_started=True)
         return [AnswerPlaced(place.place_id, decision)]
 
     def _refuse(self, place: OpenPlacement, refusal: Refusal) -> list[Effect]:

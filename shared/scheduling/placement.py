@@ -101,11 +101,20 @@ def rank_prefills(
     winner = prices.candidate(best[0])
     return Ranking(
         winner=winner,
-        losers=tuple(prices.candidate(position, winner.cost_s) for position in best[1:]),
+        losers=tuple(_loser(prices, position, winner, allowed_s) for position in best[1:]),
         num_candidates=len(prices),
         counts=counts,
         matches=situation.matches,
     )
+
+
+def _loser(prices: Prices, position: int, winner: Candidate, allowed_s: float | None) -> Candidate:
+    """One that would be late lost for that, whatever it costs, unless the winner is late, too."""
+    loser = prices.candidate(position, winner.cost_s)
+    late_s = loser.predicted.ttft_s - loser.predicted.overhead_s
+    if allowed_s is None or not winner.predicted.ttft_s <= allowed_s < late_s:
+        return loser
+    return replace(loser, reason=f"TTFT would be {late_s:.3f} s, allowed are {allowed_s:.3f} s")
 
 
 def in_time_first(prices: Prices, allowed_s: float) -> None:

@@ -118,6 +118,8 @@ class Prices:
             queue_s=self.queue_s.item(position),
             load_s=_at(offer.load_s, position),
             compute_s=_at(offer.compute_s, position),
+            # Of the winner's bill it is known once decode is chosen.
+            overhead_s=0.0 if best_s is None else situation.cost.request_s,
         )
         return Candidate(
             prefill=view,
@@ -142,7 +144,9 @@ def _why(cost_s: float, best_s: float | None) -> str:
         return ""
     if cost_s > best_s:
         return f"cost {cost_s:.3f} s, the winner's {best_s:.3f} s"
-    return "not its turn"
+    if cost_s < best_s:
+        return f"cost {cost_s:.3f} s, less than the winner's, but the policy does not go by cost"
+    return f"cost {cost_s:.3f} s as the winner: one of equals was taken at random"
 
 
 def _at(value: Floats | Ints | float, position: int) -> float:

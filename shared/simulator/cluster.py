@@ -7,14 +7,14 @@ the nodes' real pools. Decides nothing that the conductor decides.
 import random
 from collections.abc import Callable, Sequence
 
-from shared.scheduling.admission import is_decode_over
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.core_settings import CoreSettings
-from shared.scheduling.cost_model import CostModel
+from shared.scheduling.decode_judge import BatchNow, DecodeJudge
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused, Effect, SendReserve
 from shared.scheduling.events import BillFinished, Event, PlaceAsked, ReserveAnswered, TimerFired
 from shared.scheduling.queue_discipline import Waiting
 from shared.scheduling.replication import Replication, miss_of
+from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import PlacementDecision, PlacementRequest, PredictedTimes
 from shared.simulator.computing import Computing, ComputingPrompts
 from shared.simulator.event_loop import EventLoop
@@ -53,8 +53,8 @@ class SimulatedCluster:
         self._reported_s: float = -NEVER_S
         self.replication = None if settings.replication is None else self._replication()
         self._requests: list[UnderWay] = []
-        self._decode_cost = CostModel(hardware.costs)
-        """What the decode instances know of themselves: they judge by it under `baseline`."""
+        self._judge = DecodeJudge(hardware.costs, self.core.settings.decode_time_s)
+        """What the decode instances know of themselves."""
         self._fetches = 0
         self._wasted_s = 0.0
 
@@ -139,6 +139,7 @@ class SimulatedCluster:
         expected_s = 0.0
         is_accepted = True
         if effect.role == "prefill":
+            request.judged_tbt_s = effect.judged_tbt_s
             work_s = self.settings.hardware.prefill_s(
                 request.trace.num_tokens, effect.cached_tokens
             )
@@ -305,14 +306,14 @@ class SimulatedCluster:
 
     def _is_refused_by_decode(self, request: UnderWay) -> bool:
         """Under `baseline` the decode instance looks at its batch when the prefill is done."""
-        if self.settings.admission != "baseline":
+        if request.judged_tbt_s is None:
             return False
         decode = self.machines.decodes[request.decode]
-        step_s = self._decode_cost.decode_step_s(
-            decode.running + 1, decode.context_tokens + request.trace.num_tokens
-        )
-        request.joined_step_s = step_s / self._decode_cost.decode_scale
-        return is_decode_over(step_s, self.settings.slo)
+        batch = BatchNow(decode.running, decode.context_tokens)
+        allowed = Slo(tbt_s=request.judged_tbt_s)
+        verdict = self._judge.judge(batch, request.trace.num_tokens, allowed)
+        request.joined_step_s = verdict.prior_step_s
+        return verdict.refusal is not None
 
     def _join(self, request: UnderWay) -> None:
         tokens = request.trace.output_tokens - 1
@@ -336,7 +337,7 @@ class SimulatedCluster:
         decision, outcome = request.decision, request.outcome
         if not self.settings.is_learning or decision is None:
             return
-        self._decode_cost.learn_step(tbt_s, request.joined_step_s)
+        self._judge.learn(tbt_s, request.joined_step_s, outcome.decode_s)
         self._feed(
             BillFinished(
                 model=MODEL,

@@ -25,8 +25,10 @@ class UnderWay:
     fetch_s: float = 0.0
     token0_s: float = 0.0
     is_joined: bool = False
+    judged_tbt_s: float | None = None
+    """What its decode instance must keep to when the prefill is done (`baseline`)."""
     joined_step_s: float = 0.0
-    """What its decode instance expected of the batch when it let it in (`baseline`)."""
+    """What the prior says of the batch that it was let in to."""
     held_at: list[VirtualNode] = field(default_factory=list)
 
     @property

@@ -107,11 +107,14 @@ SLO_REQUESTS = _counter(
     "moonpool_slo_requests_total", "Finished requests that brought a target of their own",
     "target", "met",
 )  # fmt: skip
+WASTED_PREFILL = _counter(
+    "moonpool_wasted_prefill_seconds_total", "Computing prompts that decode then refused", "model"
+)
 LATE_CHUNKS = _counter("moonpool_late_chunks_total", "Tokens of attempts that were over")
 GATEWAY = (
     HTTP_RESPONSES, REQUESTS, REFUSALS, IN_FLIGHT, RETRIES, TTFT, ITL, TBT, DURATION, QUEUE_TIME,
     LOAD_TIME, PREFILL_TIME, HANDOFF_TIME, DECODE_TIME, PROMPT_TOKENS, GENERATION_TOKENS,
-    PREFIX_QUERIES, PREFIX_HITS, SLO_REQUESTS, LATE_CHUNKS,
+    PREFIX_QUERIES, PREFIX_HITS, SLO_REQUESTS, WASTED_PREFILL, LATE_CHUNKS,
 )  # fmt: skip
 
 # --- conductor ---------------------------------------------------------------------------------
@@ -232,13 +235,16 @@ DECODE_CONTEXT = _gauge("moonpool_decode_context_tokens", "Context of all in the
 DECODE_PREEMPTED = _gauge("moonpool_decode_preempted", "Requests put out for want of room")
 DECODE_SAVED = _gauge("moonpool_decode_saved_tokens", "KV of them in host memory")
 PREEMPTIONS = _counter("moonpool_num_preemptions_total", "Times that a request was put out")
+DECODE_REFUSED = _counter(
+    "moonpool_decode_refused_total", "Requests that decode refused when their prefill was done"
+)
 WORKER = (RUNNING, WAITING, WORKER_READY)
 PREFILL = (
     *WORKER, PREFILL_QUEUED_TOKENS, PREFILL_EXPECTED_START, PREFILL_TOKENS, PREFILL_SECONDS,
 )  # fmt: skip
 DECODE = (
     *WORKER, DECODE_TOKENS, DECODE_STEPS, DECODE_SECONDS, DECODE_CAPACITY, DECODE_FREE,
-    DECODE_CONTEXT, DECODE_PREEMPTED, DECODE_SAVED, PREEMPTIONS,
+    DECODE_CONTEXT, DECODE_PREEMPTED, DECODE_SAVED, PREEMPTIONS, DECODE_REFUSED,
 )  # fmt: skip
 
 OF_SERVICE: dict[str, tuple[Metric, ...]] = {

@@ -121,6 +121,9 @@ class DecodeBatch:
     def __len__(self) -> int:
         return len(self._sequences)
 
+    def __contains__(self, handle: str) -> bool:
+        return handle in self._sequences
+
     @property
     def context_tokens(self) -> int:
         return sum(sequence.context_tokens for sequence in self._sequences.values())

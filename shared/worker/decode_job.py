@@ -9,6 +9,7 @@ from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.scheduling.decode_judge import Verdict
 from shared.worker.attempts import Attempt
 from shared.worker.peer_watch import Peer
 from shared.worker.pool_session import PoolSession
@@ -38,6 +39,11 @@ class DecodeJob(Attempt):
         self.handoff_s = 0.0
         self.reply: HandoffReply | None = None
         """Set when all KV has been copied: the pools' slots are not needed any more."""
+        self.verdict: Verdict | None = None
+        """Whether it was let in when its prefill was done; None: nobody asked."""
+        self.judged_s = 0.0
+        self.is_through = False
+        """It takes part in no step any more."""
         self.settled = asyncio.Event()
         """Taken over, or never will be."""
         self._hints: list[KvReady] = []
@@ -54,6 +60,12 @@ class DecodeJob(Attempt):
     def is_from_prefill(self, message: KvReady | Handoff) -> bool:
         """Of its own prefill instance: one that was asked and not chosen may compute it, too."""
         return message.prefill in ("", self.run.prefill.incarnation)
+
+    @property
+    def is_computed(self) -> bool:
+        """Its prefill is done and it has steps before it, in the batch or on the way there."""
+        is_let_in = self.verdict is not None and self.verdict.refusal is None
+        return (is_let_in or self.handoff is not None) and not (self.is_through or self.is_stopped)
 
     def hint(self, hint: KvReady) -> None:
         if not self.is_from_prefill(hint):

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shared.messages.common import Ok
-from shared.messages.decode import DecodeRun, Handoff, HandoffReply, KvReady
+from shared.messages.decode import DecodeRun, Handoff, HandoffReply, Judge, JudgeReply, KvReady
 from shared.messages.prefill import Cancel, Reserve, ReserveReply
 from shared.runtime.clock import monotonic_s
 from shared.telemetry import about
 from shared.worker.attempts import Attempts
 from shared.worker.checks import TOKEN_BYTES, bad, check_decode_run, check_reserve, check_tokens
+from shared.worker.decode_batch import Sequence as InBatch
 from shared.worker.decode_job import DecodeJob
+from shared.worker.decode_judging import DecodeJudging
 from shared.worker.decode_work import DecodeWork
 from shared.worker.early_hints import EarlyHints
 from shared.worker.parts import Load, WorkerParts, not_reserved, pool_lost
@@ -45,7 +47,8 @@ class DecodeLoop:
         )
         self._promises = Promises(self._limits)
         self._early: EarlyHints[KvReady] = EarlyHints()
-        self._work = DecodeWork(parts, self._on_arrived, self._promises.raise_to)
+        self._work = DecodeWork(parts, self._on_arrived, self._on_through, self._promises.raise_to)
+        self._judging = DecodeJudging(settings, self._work.batch, self._promises)
         self._session: PoolSession | None = None
         self._run_came = asyncio.Event()
 
@@ -91,6 +94,7 @@ class DecodeLoop:
             computed_tokens_total=self._work.batch.tokens_total,
             compute_s_total=self._work.batch.compute_s_total,
             steps_total=self._work.batch.steps_total,
+            refused_total=self._judging.refused_total,
         )
 
     # --- messages ---------------------------------------------------------------------------
@@ -170,6 +174,13 @@ class DecodeLoop:
         elif not self.attempts.has_ended(message.ref.handle):
             self._early.keep(message.ref.handle, message, monotonic_s())
 
+    async def judge(self, message: Judge) -> JudgeReply:
+        """Before token 0: whether the request may join. One that may not ends by its cancel."""
+        job = await self._expected(message.ref.handle)
+        if job is None or job.is_stopped:
+            raise not_reserved(message.ref.handle)
+        return self._judging.judge(job, self.attempts.all(), message.allowed_tbt_ms / 1e3)
+
     async def handoff(self, message: Handoff) -> HandoffReply:
         """Answered when all KV is in the device cache; repeated ones get the same answer."""
         check_tokens("seen_tokens", message.seen_tokens, self._parts)
@@ -234,6 +245,10 @@ class DecodeLoop:
         """All its KV is in the device cache: prefill is not needed any more."""
         self.attempts.unwatch(job, job.prefill)
         self._parts.poke()
+
+    def _on_through(self, job: DecodeJob, sequence: InBatch) -> None:
+        job.is_through = True
+        self._judging.ended(job, sequence)
 
     async def _clean_up(self, job: DecodeJob) -> None:
         await self._work.clean_up(job)

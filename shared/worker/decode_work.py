@@ -34,10 +34,12 @@ class DecodeWork:
         self,
         parts: WorkerParts,
         on_arrived: Callable[[DecodeJob], None],
+        on_through: Callable[[DecodeJob, Sequence], None],
         on_room: Callable[[str, int], None],
     ) -> None:
         self._parts = parts
         self._on_arrived = on_arrived
+        self._on_through = on_through
         loaded, settings = parts.loaded, parts.context.settings
         engine = decode_engine(loaded, settings.decode_tokens)
         saved_tokens = settings.saved_tokens
@@ -86,6 +88,7 @@ class DecodeWork:
         with tracing.span("generate") as span:
             await self._generate(job, sequence)
             span.set({"tokens": len(sequence.token_times_s) - 1})
+        self._on_through(job, sequence)
         await self.cache.end(job.handle)  # the last words may take a while
         if sequence.failure is not None:
             raise sequence.failure

@@ -4,7 +4,7 @@ from typing import Any
 
 from shared.messages import subjects
 from shared.messages.common import Ok
-from shared.messages.decode import DecodeRun, Handoff, HandoffReply
+from shared.messages.decode import DecodeRun, Handoff, HandoffReply, Judge, JudgeReply
 from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply
 from shared.runtime.micro import Endpoint
 from shared.worker.decode_loop import DecodeLoop
@@ -61,6 +61,14 @@ def _decode(loop: DecodeLoop, instance_id: str) -> list[Endpoint[Any, Any]]:
             reply_type=Ok,
             handler=loop.run,
             description="Expect a reserved request's KV, then generate its answer",
+        ),
+        Endpoint(
+            name="judge",
+            subject=subjects.instance("decode", instance_id, "judge"),
+            request_type=Judge,
+            reply_type=JudgeReply,
+            handler=loop.judge,
+            description="Whether a computed prompt may join; asked under baseline admission",
         ),
         Endpoint(
             name="handoff",

@@ -69,6 +69,8 @@ class Load:
     compute_s_total: float = 0.0
     steps_total: int = 0
     """Decode: of the batch."""
+    refused_total: int = 0
+    """Decode: requests whose prefill was done."""
 
 
 def not_reserved(handle: str) -> ServiceError:

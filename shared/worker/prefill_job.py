@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from shared.messages.common import CacheMode, FetchSource, InstanceRef
+from shared.messages.common import CacheMode, ErrorInfo, FetchSource, InstanceRef
 from shared.messages.prefill import PrefillRun, Reserve
 from shared.worker.attempts import Attempt
 from shared.worker.early_slots import EarlySlots
@@ -23,6 +23,11 @@ class PrefillJob(Attempt):
         slo_ms = reserve.ttft_slo_ms
         self.due_s = None if slo_ms is None else now_s + slo_ms / 1e3
         """When its TTFT objective ends, on our clock."""
+        tbt_ms = reserve.judged_tbt_ms
+        self.judged_tbt_s = None if tbt_ms is None else tbt_ms / 1e3
+        """Decode judges by it before token 0; None: it does not."""
+        self.refusal: ErrorInfo | None = None
+        """Decode's: what was computed is of no use to the client."""
         self.chain: bytes = reserve.chain
         self.source: FetchSource | None = reserve.source
         self.cache: CacheMode = reserve.cache

@@ -21,7 +21,7 @@ from shared.runtime.unless import unless
 from shared.telemetry import tracing
 from shared.worker.announcer import Hints, KvAnnouncer
 from shared.worker.early_taking import EarlyTaking
-from shared.worker.handover import hand_over
+from shared.worker.handover import asks_to_join, hand_over
 from shared.worker.parts import WorkerParts, pool_lost
 from shared.worker.pool_session import PoolSession
 from shared.worker.prefill_job import PrefillJob
@@ -96,13 +96,13 @@ class PrefillWork:
         self._tools.turns.changed()
         computed = await self._compute(job, run)
         self._leave_queue(job)
-        if job.decode is None or computed.first is None:
+        if job.decode is not None and job.refusal is not None:
+            await self._end_refused(job, run, job.decode, computed)
+        elif job.decode is None or computed.first is None:
             await self._send_end(job, run, computed)
         elif not run.is_resume and self._finish(job, run, computed) is not None:
-            await self._send_end(job, run, computed)
-            # The answer ends with token 0: decode is let go.
-            subject = subjects.instance("decode", job.decode.id, "cancel")
-            await self._bus.publish(subject, Cancel(ref=job.ref, traceparent=run.traceparent))
+            await self._send_end(job, run, computed)  # with token 0
+            await self._let_decode_go(job, run, job.decode)
         else:
             first = computed.first.token if job.first_token is None else job.first_token
             await self._hand_over(job, run, computed, first)
@@ -199,6 +199,10 @@ class PrefillWork:
         first = computed.first
         if first is None or self._finish(job, run, computed) is not None:
             return
+        if job.judged_tbt_s is not None and job.decode is not None:
+            job.refusal = await asks_to_join(self._bus, job, job.decode, job.judged_tbt_s)
+            if job.refusal is not None:
+                return
         await self._sender(job, run).send(
             [first.token],
             logprobs=wire_logprobs([first]),
@@ -206,6 +210,19 @@ class PrefillWork:
             reuse=self._reuse(job, computed),
         )
         job.first_token = first.token
+
+    async def _end_refused(
+        self, job: PrefillJob, run: PrefillRun, decode: InstanceRef, computed: Computed
+    ) -> None:
+        """Instead of token 0. What was computed stays in the cache, as far as it is shareable."""
+        await self._let_decode_go(job, run, decode)
+        await self._sender(job, run).send_last(
+            error=job.refusal, times=_times(computed), reuse=self._reuse(job, computed)
+        )
+
+    async def _let_decode_go(self, job: PrefillJob, run: PrefillRun, decode: InstanceRef) -> None:
+        subject = subjects.instance("decode", decode.id, "cancel")
+        await self._bus.publish(subject, Cancel(ref=job.ref, traceparent=run.traceparent))
 
     async def _send_end(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> None:
         """The end of the answer, with token 0 or without any."""

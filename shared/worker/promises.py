@@ -61,6 +61,11 @@ class Promises:
     def free_tokens(self) -> int:
         return max(self._limits.max_tokens - self._tokens, 0)
 
+    @property
+    def missing_tokens(self) -> int:
+        """Held beyond what there is: answers grew over what was promised to them."""
+        return max(self._tokens - self._limits.max_tokens, 0)
+
     def refusal(self, handle: str, num_tokens: int, num_blocks: int) -> str:
         """Why there is no room for this attempt; empty when there is."""
         own = self._by_handle.get(handle)

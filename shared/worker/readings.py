@@ -34,3 +34,4 @@ def _decode(report: InstanceReport, load: Load) -> Iterator[Reading]:
     yield metrics.DECODE_PREEMPTED.of(report.preempted)
     yield metrics.DECODE_SAVED.of(report.saved_tokens)
     yield metrics.PREEMPTIONS.of(report.preemptions_total)
+    yield metrics.DECODE_REFUSED.of(load.refused_total)

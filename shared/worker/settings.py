@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from shared.decisions.profile_file import load_profile
 from shared.runtime.settings import CommonSettings
 from shared.scheduling.queue_discipline import DEFAULT_AGEING, DisciplineName
 
@@ -72,3 +73,15 @@ class WorkerSettings(CommonSettings):
         "the device cache; as many as that has when not set",
     )
     max_batch: int = Field(default=16, ge=1, description="decode: requests in the batch")
+    profile: Path | None = Field(
+        default=None,
+        description="JSON file with the measured costs of these machines, as conductors read it: "
+        "decode judges by it under the admission rule baseline",
+    )
+
+    @field_validator("profile")
+    @classmethod
+    def _is_a_profile(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            load_profile(value)
+        return value

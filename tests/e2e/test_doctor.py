@@ -1,5 +1,6 @@
 """`moonpool doctor` and `status` beside a cluster: what is there, and what was taken away."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,9 @@ def test_it_looks_at_nats_redis_and_the_model(
     assert "messages of 8 MB" in said["NATS"]
     assert said["Redis"] == "reached by cache-index-1"
     assert said["model"].startswith("dummy:tiny: llama, ")
+    found = re.search(r"(\d+) nodes here", said["shared memory"])
+    assert found is not None
+    assert int(found[1]) >= 2
     assert not [name for name in said if name.startswith("problem")]
 
 

@@ -27,7 +27,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "instance": [
         *((role, "*", name) for role in ROLES for name in ("reserve", "run", "cancel", "ping")),
         *((role, "*", name) for role in ROLES for name in ("role", "drain")),
-        *(("decode", "*", name) for name in ("kv", "handoff")),
+        *(("decode", "*", name) for name in ("kv", "judge", "handoff")),
     ],
     "cache_index": [("*", name) for name in ("stats", "contents", "prints")],
     "transfer": [

@@ -249,6 +249,7 @@ class WorkerBench:
         remaining_ms: int = int(PATIENCE_S * 1e3),
         cached_tokens: int = 0,
         prompt_logprobs: int | None = None,
+        judged_tbt_ms: float | None = None,
     ) -> Answer:
         """Reserve at both and run at both, as conductor and gateway do; without `decode` at one."""
         ref = ref or self.new_ref()
@@ -257,7 +258,12 @@ class WorkerBench:
         chain = chain_of(tokens, self.format)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
         for_decode = {**common, "max_tokens": sampling.max_tokens}
-        for_prefill = {**for_decode, "source": source, "cached_tokens": cached_tokens}
+        for_prefill = {
+            **for_decode,
+            "source": source,
+            "cached_tokens": cached_tokens,
+            "judged_tbt_ms": judged_tbt_ms,
+        }
         asked = [self.reserve(prefill, ref, tokens, **for_prefill)]
         if decode is not None:
             asked.append(self.reserve(decode, ref, tokens, **for_decode))

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from services.conductor.profile_file import load_profile
 from services.conductor.service import core_settings_of
 from services.conductor.settings import ConductorSettings
+from shared.decisions.profile_file import load_profile
 from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
 from shared.scheduling.slo import Slo
 

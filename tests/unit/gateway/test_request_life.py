@@ -259,6 +259,22 @@ def test_a_target_that_would_be_missed_is_told_at_once_and_is_none_once_tokens_a
     assert life.on_event(PlacementRefused(1, missed), 1.0) == []  # it is worth waiting for
 
 
+def test_what_decode_refuses_after_the_prefill_ends_at_once_and_frees_both() -> None:
+    missed = refusal(ErrorCode.OVERLOADED).model_copy(
+        update={"targets": Targets(predicted_tbt_s=0.2, allowed_tbt_s=0.1)}
+    )
+    life = running_life()
+    effects = life.on_event(chunk(0, 0, stage="prefill", error=missed), 1.0)
+    assert [type(effect) for effect in effects] == [CancelAttempt, Fail]
+    assert effects[-1] == Fail(missed, is_after_prefill=True)
+    assert life.next_deadline_s() is None
+    # Another reason to end the attempt is worth another one.
+    life = running_life()
+    effects = life.on_event(chunk(0, 0, stage="prefill", error=refusal(ErrorCode.OVERLOADED)), 1.0)
+    assert [type(effect) for effect in effects] == [CancelAttempt]
+    assert life.next_deadline_s() is not None
+
+
 def test_attempts_are_bounded() -> None:
     life = running_life()
     effects: list[Effect] = []

@@ -117,3 +117,14 @@ def test_what_was_scored_is_told_though_a_later_attempt_scored_nothing() -> None
     made.note_stage(StageReported(0, "prefill", None, Reuse(scored_tokens=99)))
     made.note_stage(StageReported(1, "decode", None, Reuse(local_tokens=64)))
     assert (made.reuse.scored_tokens, made.cached_tokens) == (99, 0)
+
+
+def test_a_request_that_decode_refused_says_what_was_computed_for_nothing() -> None:
+    made = record()
+    made.note_stage(StageReported(0, "prefill", Times(compute_s=2.0), Reuse(local_tokens=64)))
+    assert made.wasted_prefill_s == 0.0
+    made.is_refused_by_decode = True
+    bill = made.bill(JOB)
+    assert bill is not None
+    assert (bill.wasted_prefill_s, bill.output_tokens, bill.real.ttft_s) == (2.0, 0, 0.0)
+    assert bill_for_client(bill)["wasted_prefill_s"] == 2.0

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from shared.scheduling.admission import is_decode_over
 from shared.scheduling.conductor_core import ConductorCore
 from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
@@ -59,8 +58,20 @@ def test_a_full_decode_pool_is_refused_at_arrival_by_all_rules_but_baseline() ->
     for rule, is_let_in in [("baseline", True), ("early_rejection", False), ("predicted", False)]:
         answer = place(cluster(running=10), admission=rule, slo=slo)
         assert isinstance(answer, AnswerPlaced) == is_let_in, rule
-    assert is_decode_over(0.14, slo)
-    assert not is_decode_over(0.14, Slo())
+
+
+@pytest.mark.parametrize(
+    ("rule", "judged_s"), [("baseline", 0.08), ("early_rejection", None), ("predicted", None)]
+)
+def test_only_baseline_leaves_something_to_decode(rule: str, judged_s: float | None) -> None:
+    """By the target of the request's class, and by none when it has none."""
+    driven = Driven(cluster(), profile=PROFILE, admission=rule, slo=Slo(tbt_s=0.1))
+    driven.place(request(1_024, priority="low"))
+    judged = {effect.role: effect.judged_tbt_s for effect in driven.reserved}
+    assert judged == {"prefill": pytest.approx(judged_s), "decode": None}
+    driven = Driven(cluster(), profile=PROFILE, admission=rule, slo=Slo(ttft_s=9.0))
+    driven.place(request(1_024))
+    assert {effect.judged_tbt_s for effect in driven.reserved} == {None}
 
 
 def test_predicted_lets_in_what_finds_room_when_its_prefill_is_done() -> None:

@@ -1,7 +1,9 @@
 """The decision machine: pairs, refusals, retries, and who is never chosen."""
 
 import random
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,8 @@ from shared.scheduling.events import (
     ReserveFailed,
     TimerFired,
 )
-from shared.scheduling.vocabulary import InstanceView, PlacementDecision, Refusal
+from shared.scheduling.slo import Slo
+from shared.scheduling.vocabulary import Candidate, InstanceView, PlacementDecision, Refusal
 from tests.support.placing import GRID_TOKENS, Driven, instance, match, request
 
 
@@ -52,7 +55,28 @@ def test_a_placement_reserves_at_both_at_once_and_answers_when_both_accepted() -
     assert isinstance(placed, AnswerPlaced)
     assert placed.decision.predicted.queue_s == 0.7
     assert len(placed.decision.losers) == 1
-    assert placed.decision.losers[0].reason
+    assert placed.decision.losers[0].reason.endswith(": one of equals was taken at random")
+
+
+def test_a_loser_says_why_it_lost_and_has_a_whole_bill() -> None:
+    def loser_of(second: dict[str, Any], **settings: Any) -> Candidate:
+        cluster = [
+            instance("prefill", "p0", "n0", expected_start_s=1.0),
+            instance("prefill", "p1", "n1", **second),
+            instance("decode", "d", "n0"),
+        ]
+        profile = CostProfile(request_s=0.25)
+        answer = Driven(cluster, profile=profile, **settings).place(request())
+        (loser,) = decision(answer).losers
+        return loser
+
+    dearer = loser_of({"expected_start_s": 2.0})
+    assert re.fullmatch(r"cost 2\.\d+ s, the winner's 1\.\d+ s", dearer.reason)
+    assert dearer.predicted.overhead_s == 0.25
+    late = loser_of({"expected_start_s": 9.0}, slo=Slo(ttft_s=5.0))
+    assert re.fullmatch(r"TTFT would be 9\.\d+ s, allowed are 5\.000 s", late.reason)
+    idle = loser_of({}, policy="round_robin")
+    assert "less than the winner's, but the policy does not go by cost" in idle.reason
 
 
 def test_a_candidate_that_is_lost_while_others_answer_is_still_named_as_a_loser() -> None:

@@ -54,3 +54,14 @@ def test_promising_the_same_attempt_again_counts_it_once() -> None:
     assert promises.refusal("a", 950, 1) == ""
     promises.give(promise("a", 950))
     assert (promises.tokens, len(promises)) == (950, 1)
+
+
+def test_answers_that_grow_over_their_promises_may_hold_more_than_there_is() -> None:
+    promises = Promises(LIMITS)
+    promises.give(promise("a", 600))
+    promises.give(promise("b", 400))
+    assert promises.missing_tokens == 0
+    promises.raise_to("a", 650)
+    assert (promises.missing_tokens, promises.free_tokens) == (50, 0)
+    promises.end("b")
+    assert promises.missing_tokens == 0

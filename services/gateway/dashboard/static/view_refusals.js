@@ -12,7 +12,7 @@ export function refusalsView(store) {
   return h("div", { class: "view" },
     h("h2", {}, "Refusals and failures"),
     card("Why", `Of the last ${summary.span_s / 60} minutes: ${count(summary.endings.refused)
-    } refused before they ran, ${count(summary.endings.failed)} failed on the way.`,
+    } refused, ${count(summary.endings.failed)} failed on the way.`,
     summary.reasons.length
       ? h("ul", { class: "reasons" }, summary.reasons.map((one) =>
         h("li", { "data-key": `${one.ending} ${one.code}` },

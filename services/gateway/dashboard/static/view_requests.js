@@ -61,7 +61,8 @@ function list(store, rows, openKey) {
     h("span", { class: "soft" }, ago(store.now() - row.ended_s),
       row.user ? h("span", { class: "clip" }, ` · ${row.user}`) : null)),
   row.real ? ran(row, end) : h("span", { class: "reason" }, state(row.ending), " ",
-    row.code ? `${row.code}: ${row.message}` : `after ${seconds(row.took_s)}`)),
+    row.code ? `${row.code}: ${row.message}` : `after ${seconds(row.took_s)}`,
+    row.wasted_prefill_s ? ` (${seconds(row.wasted_prefill_s)} of prefill wasted)` : null)),
   row.key === openKey ? detailView(row) : null)));
 }
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scripts.cli.main import app
+from scripts.cli.main import make_app
 from scripts.cli.output import CommandError
 from scripts.doctor import machine
 from services.transfer.settings import TransferSettings
+from shared.transport.node_files import NodeFiles, NodeLock
 from shared.transport.topology import Nic, Topology
 
 
@@ -21,7 +22,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: str) -> tup
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name, value in settings.items():
         monkeypatch.setenv(f"MOONPOOL_{name.upper()}", value)
-    result = CliRunner().invoke(app, ["doctor", "--json"])
+    result = CliRunner().invoke(make_app(), ["doctor", "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, json.loads(result.stdout)
@@ -135,3 +136,27 @@ def test_links_say_their_speed() -> None:
 
 def test_the_clock_is_one_that_can_be_read() -> None:
     assert "synchronised" in machine.clock().found
+
+
+def test_nodes_that_run_here_are_counted_whoever_started_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.launcher.run_folder.SHARED_MEMORY", tmp_path)
+    locks = []
+    for folder, node, is_alive in (
+        ("shared", "own", True),
+        ("moonpool-1-abc", "n1", True),
+        ("moonpool-1-abc", "n2", True),
+        ("moonpool-2-xyz", "dead", False),
+        ("other-1-abc", "stranger", True),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        lock = NodeLock(NodeFiles(tmp_path / folder, node, "1"))
+        locks.append(lock)
+        if not is_alive:
+            lock.release()
+    settings = TransferSettings(shared_dir=tmp_path / "shared", pool_bytes=4096)
+    assert machine.shared_memory(settings).found.endswith(", 3 nodes here")
+    for lock in locks:
+        lock.release()
+    assert machine.shared_memory(settings).found.endswith(", 0 nodes here")

@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from scripts.cli.main import app
+from scripts.cli.main import make_app
 from scripts.cli.output import CommandError
 
 LINES = [
@@ -25,7 +25,7 @@ def trace(tmp_path):
 
 
 def run(*arguments):
-    result = CliRunner().invoke(app, ["simulate", *arguments], catch_exceptions=True)
+    result = CliRunner().invoke(make_app(), ["simulate", *arguments], catch_exceptions=True)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -74,6 +74,8 @@ def test_the_table_of_policies_fits_a_narrow_terminal(trace, monkeypatch):
     shown = run("--trace", trace, "--nodes", "2", "--policy", "global_cache_aware").stdout
     assert "global_cache_aware" in shown
     assert "…" not in shown
+    assert "max/mean" in shown
+    assert "load: the busiest prefill instance" in " ".join(shown.split())
 
 
 def test_figures_of_unpublished_baselines_are_refused_with_what_there_is():
