@@ -73,7 +73,11 @@ def run_group(group: Group, *, is_all: bool, arguments: list[str]) -> Outcome | 
         report = Path(folder) / "report.xml"
         pytest = [sys.executable, "-P", "-m", "pytest", "-q", "-o", f"cache_dir={folder}/cache"]
         # One worker is this process: another one would only take its time to start.
-        spread = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
+        spread = (
+            ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+            if workers > 1
+            else []
+        )
         command = [*pytest, *spread, *SHOW_SLOWEST, f"--junitxml={report}"]
         rest = [*marks, *arguments, *map(str, folders)]
         code = subprocess.run([*command, *rest], cwd=ROOT, check=False).returncode

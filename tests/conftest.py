@@ -11,11 +11,23 @@ from typing import Any
 import pytest
 
 from scripts.launcher.options import ClusterOptions
-from tests.support import leaks
+from tests.support import leaks, sharing
 from tests.support.cluster import HostedCluster, dummy_options
 from tests.support.servers import TestServer, nats_server, redis_server
 
 StartCluster = Callable[..., HostedCluster]
+FEW_TOKENS = 4
+"""Of an answer where a request does not say: more of the dummy's tokens would show no more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = sharing.in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> sharing.SharedClusters | None:
+    is_by_file = config.getoption("dist") == "loadfile"
+    return sharing.SharedClusters(config, log) if is_by_file else None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,6 +54,24 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="session")
+def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What engines keep on disk, made once for all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "engine-cache"
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path, engine_cache: Path) -> Path:
+    """One of the test's own, but for the kernels: a compiler works on them for seconds."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "kernels").symlink_to(engine_cache / "kernels")
+    return folder
+
+
 @pytest.fixture
 def own_nats(tmp_path: Path) -> Iterator[TestServer]:
     """A NATS server that the test may stop and start."""
@@ -58,8 +88,9 @@ def own_redis(tmp_path: Path) -> Iterator[TestServer]:
 
 @pytest.fixture(scope="session")
 def dummy_cluster() -> Iterator[HostedCluster]:
-    """Two nodes of dummy:tiny for all tests of this worker that break nothing."""
-    with HostedCluster(dummy_options()) as cluster:
+    """Two nodes of dummy:tiny for all tests that leave it as they found it."""
+    short = {"gateway": {"MOONPOOL_DEFAULT_MAX_TOKENS": str(FEW_TOKENS)}}
+    with HostedCluster(dummy_options(extra_env=short)) as cluster:
         yield cluster
 
 

@@ -51,11 +51,16 @@ class Engine:
         self._free.prefill(tokens)
         return time.perf_counter() - start_s
 
-    def layer_seconds(self, num_tokens: int, prefix_tokens: int = 0) -> list[float]:
-        """Of each layer of each chunk that is computed, and of what follows the last layers."""
-        tokens, clock = self._tokens(num_tokens), LayerClock()
-        self._run(tokens, prefix_tokens, clock)
-        return clock.seconds
+    def layer_seconds(self, cases: Sequence[tuple[int, int]]) -> list[list[float]]:
+        """Of each layer of each chunk that is computed, and of what follows the last layers, for
+        each (tokens, of them cached); all cases chunk by chunk in turn."""
+        prompts = [self._tokens(num_tokens) for num_tokens, _ in cases]
+        clocks = [LayerClock() for _ in cases]
+        for start in range(0, max(map(len, prompts)), self._loaded.grid_tokens):
+            for tokens, (num_tokens, prefix), clock in zip(prompts, cases, clocks, strict=True):
+                if prefix <= start < num_tokens:
+                    self._chunk(tokens, start, clock)
+        return [clock.seconds for clock in clocks]
 
     def hooks(self, num_tokens: int) -> dict[str, Any]:
         """Seconds of the layers of a prefill with what a worker's hooks do and without, the two

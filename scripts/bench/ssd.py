@@ -23,10 +23,11 @@ from services.transfer.node_pool import NodePool
 from services.transfer.promoter import Promoter
 from services.transfer.ssd_files import SsdFiles, stride_of
 from services.transfer.ssd_tier import SsdTier
-from shared.kv.block_pool import BlockPool, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.block_tree import place_of
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import KEY_BYTES, BlockKey
+from shared.kv.pool_values import SealItem
 from shared.messages.transfer import KvGeometry
 from shared.runtime.clock import monotonic_s
 from shared.transport.checksum import block_checksum

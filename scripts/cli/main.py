@@ -1,5 +1,6 @@
 """The command `moonpool`: finds the commands, turns their errors into clear lines and codes."""
 
+import importlib
 import importlib.metadata
 import logging
 import sys
@@ -7,65 +8,61 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli import (
-    assess,
-    bench,
-    chat,
-    credentials,
-    demo,
-    doctor,
-    drain,
-    drop,
-    flush,
-    index,
-    node,
-    pin,
-    replay,
-    replicate,
-    restart,
-    role,
-    simulate,
-    status,
-    top,
-    up,
-)
 from scripts.cli.output import CommandError, print_json, report_error
 from scripts.launcher.errors import LaunchError
 
 USAGE_CODE = 2
 USAGE_HINT = "stderr says which; `--help` lists them"
 
-app = typer.Typer(
-    name="moonpool",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS = (
+    "up",
+    "node",
+    "chat",
+    "demo",
+    "status",
+    "top",
+    "role",
+    "drain",
+    "restart",
+    "pin",
+    "drop",
+    "replicate",
+    "flush",
+    "doctor",
+    "simulate",
+    "replay",
+    "assess",
+    "credentials",
 )
-for command in (
-    up.up,
-    node.node,
-    chat.chat,
-    demo.demo,
-    status.status,
-    top.top,
-    role.role,
-    drain.drain,
-    restart.restart,
-    pin.pin,
-    drop.drop,
-    replicate.replicate,
-    flush.flush,
-    doctor.doctor,
-    simulate.simulate,
-    replay.replay,
-    assess.assess,
-    credentials.credentials,
-):
-    app.command()(command)
-app.add_typer(bench.app, name="bench")
-app.add_typer(index.app, name="index")
+"""Each is the function of that name in the module of that name."""
+GROUPS = ("bench", "index")
+"""Each is the `app` of the module of that name."""
+
+
+def make_app(*names: str) -> typer.Typer:
+    """The command line with these commands; without a name, with all of them."""
+    app = typer.Typer(
+        name="moonpool",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(moonpool)
+    for name in names or COMMANDS + GROUPS:
+        module = importlib.import_module(f"scripts.cli.{name}")
+        if name in GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command()(getattr(module, name))
+    return app
+
+
+def asked_in(arguments: list[str]) -> tuple[str, ...]:
+    """The command that is asked for: the others are not even imported. Empty when none is known."""
+    first = next((one for one in arguments if not one.startswith("-")), "")
+    return (first,) if first in COMMANDS + GROUPS else ()
 
 
 def _print_version(is_asked: bool) -> None:
@@ -74,7 +71,6 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def moonpool(
     _version: Annotated[
         bool,
@@ -93,6 +89,7 @@ def moonpool(
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
     is_json = "--json" in sys.argv
+    app = make_app(*asked_in(sys.argv[1:]))
     try:
         app(prog_name="moonpool")
     except (CommandError, LaunchError) as error:

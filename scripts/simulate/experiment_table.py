@@ -18,7 +18,7 @@ def experiment_table(title: str, rows: Sequence[Row]) -> Group:
         title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
     for name in ("run", "quantity"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")  # numbers are never cut: these give way
     for name in ("paper", "ours", "ratio", "why"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

@@ -27,6 +27,7 @@ from shared.scheduling.slo import NO_SLO, Slo
 from shared.scheduling.vocabulary import (
     Candidate,
     ExpectedPrefix,
+    InstanceAddress,
     InstanceView,
     NodeMatch,
     PlacementDecision,
@@ -86,6 +87,7 @@ def request_of(message: PlaceRequest, found: MatchReply) -> PlacementRequest:
         remaining_s=message.remaining_ms / 1e3,
         slo=slo_of_ms(message.ttft_slo_ms, message.tbt_slo_ms),
         priority=message.priority,
+        has_run=bool(message.run),
         expected=tuple(
             ExpectedPrefix(
                 (one.instance.id, one.instance.incarnation), one.num_blocks, one.eta_ms / 1e3
@@ -196,8 +198,10 @@ def ref_of(request: PlacementRequest) -> RequestRef:
     )
 
 
-def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
-    request = effect.request
+def reserve_of(effect: SendReserve, traceparent: str, run: bytes = b"") -> Reserve:
+    """`run`: as its gateway packed it; of use to a prefill instance only, and not where decode is
+    asked before token 0: whom it names may not have promised anything yet."""
+    request, decode = effect.request, effect.decode
     return Reserve(
         ref=ref_of(request),
         incarnation=effect.instance[1],
@@ -210,6 +214,9 @@ def reserve_of(effect: SendReserve, traceparent: str) -> Reserve:
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
         judged_tbt_ms=None if effect.judged_tbt_s is None else effect.judged_tbt_s * 1e3,
+        run=run if effect.role == "prefill" and effect.judged_tbt_s is None else b"",
+        decode=None if decode is None else _instance(decode),
+        remaining_ms=int(request.remaining_s * 1e3),
         traceparent=traceparent,
     )
 
@@ -242,6 +249,7 @@ def placed_reply(decision: PlacementDecision) -> PlaceReply:
         decode_source=_sources([decision.decode_source] if decision.decode_source else []),
         predicted=_times(decision.predicted),
         policy=decision.policy,
+        is_started=decision.is_started,
     )
     return PlaceReply(
         placement=placement,
@@ -288,7 +296,7 @@ def _candidate(candidate: Candidate) -> WireCandidate:
     )
 
 
-def _instance(view: InstanceView) -> InstanceRef:
+def _instance(view: InstanceView | InstanceAddress) -> InstanceRef:
     return InstanceRef(id=view.id, incarnation=view.incarnation, node=view.node)
 
 

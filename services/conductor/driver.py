@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from services.conductor import convert
 from services.conductor.journal_file import JournalFile
@@ -57,6 +58,8 @@ class Driver:
         self._log = log
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[PlaceAsked, asyncio.Future[PlaceReply]]] = {}
+        self._runs: dict[int, bytes] = {}
+        """What gateways sent along for the prefill instance; not for the core, nor its journal."""
         self._about: dict[int, About] = {}
         """Of those that wait: effects of one may be done in the task of another."""
         self.on_placed: Callable[[PlaceAsked, PlacementDecision], None] = lambda _asked, _made: None
@@ -65,13 +68,19 @@ class Driver:
         self._timer_s: float | None = None
 
     async def place(
-        self, request: PlacementRequest, matches: tuple[NodeMatch, ...], traceparent: str = ""
+        self,
+        request: PlacementRequest,
+        matches: tuple[NodeMatch, ...],
+        traceparent: str = "",
+        run: bytes = b"",
     ) -> PlaceReply:
         """The core's answer; it bounds the time itself."""
         place_id = next(self._ids)
         self._about[place_id] = About(request.request_id, traceparent)
         answer: asyncio.Future[PlaceReply] = asyncio.get_running_loop().create_future()
         asked = PlaceAsked(place_id, request, matches)
+        if run:
+            self._runs[place_id] = run
         self._waiting[place_id] = (asked, answer)
         try:
             self.feed(asked)
@@ -79,6 +88,7 @@ class Driver:
         finally:
             self._waiting.pop(place_id, None)
             self._about.pop(place_id, None)
+            self._runs.pop(place_id, None)
 
     def feed(self, event: Event) -> None:
         """One step of the core and what it wants done."""
@@ -103,7 +113,8 @@ class Driver:
         match effect:
             case SendReserve():
                 self.on_asked(effect)
-                self._tasks.start_contained(self._reserve(effect), name="reserve")
+                asked = self._asked(effect)
+                self._tasks.start_contained(self._reserve(effect, asked), name="reserve")
             case SendRelease():
                 self._tasks.start_contained(self._release(effect), name="release")
             case AnswerPlaced():
@@ -121,15 +132,22 @@ class Driver:
         if waiting is not None and not waiting[1].done():
             waiting[1].set_result(reply)
 
-    async def _reserve(self, effect: SendReserve) -> None:
+    def _asked(self, effect: SendReserve) -> Coroutine[Any, Any, ReserveReply]:
+        """Sent now: prefill's leaves before decode's is made, for token 0 waits for it."""
         subject = subjects.instance(effect.role, effect.instance[0], "reserve")
         traceparent = self._about.get(effect.place_id, NOTHING).traceparent
-        about.work_for(effect.request.request_id, traceparent)
-        reserve = convert.reserve_of(effect, traceparent)
+        run = self._runs.get(effect.place_id, b"")
+        reserve = convert.reserve_of(effect, traceparent, run)
         try:
-            reply = await self._bus.request(
-                subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S
-            )
+            return self._bus.ask(subject, reserve, ReserveReply, timeout_s=RESERVE_TIMEOUT_S)
+        except ServiceError as error:
+            return _failed(error)
+
+    async def _reserve(self, effect: SendReserve, asked: Coroutine[Any, Any, ReserveReply]) -> None:
+        traceparent = self._about.get(effect.place_id, NOTHING).traceparent
+        about.work_for(effect.request.request_id, traceparent)
+        try:
+            reply = await asked
         except BusTimeout as error:
             self._fail(effect, error, is_gone=False)
             return
@@ -150,6 +168,7 @@ class Driver:
                 reason=reply.reason,
                 expected_start_s=reply.expected_start_s,
                 retry_after_s=reply.retry_after_s,
+                has_run=reply.has_run,
             )
         )
 
@@ -181,3 +200,7 @@ class Driver:
     def _on_timer(self) -> None:
         self._timer, self._timer_s = None, None
         self.feed(TimerFired())
+
+
+async def _failed(error: ServiceError) -> ReserveReply:
+    raise error

@@ -36,10 +36,8 @@ from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.vocabulary import Refusal, Role
 from shared.telemetry import about, tracing
 
-MATCH_TIMEOUT_S = 0.02
-"""No answer of cache-index by then: nothing is cached."""
 TURN_TIMEOUT_S = 0.8
-"""With the time that a placement may take it is less than the gateway waits."""
+"""With the time that a match and a placement may take it is less than the gateway waits."""
 MAX_PLACING = 16
 """Placements under way; more wait in order. All at once they would wait for one another's CPU until
 each of them was out of time, and none would see what the others brought."""
@@ -53,8 +51,10 @@ class Handlers:
         bus: Bus,
         core: ConductorCore,
         clock: Callable[[], float],
+        match_timeout_s: float,
     ) -> None:
         self._id = conductor_id
+        self._match_timeout_s = match_timeout_s
         self._bus = bus
         self._core = core
         self._clock = clock
@@ -119,6 +119,7 @@ class Handlers:
                 convert.request_of(message, found),
                 convert.matches_of(found),
                 message.traceparent,
+                message.run,
             )
         finally:
             self._turns.release()
@@ -180,7 +181,7 @@ class Handlers:
                     traceparent=traceparent,
                 ),
                 MatchReply,
-                timeout_s=MATCH_TIMEOUT_S,
+                timeout_s=self._match_timeout_s,
             )
         except ServiceError:
             self.decisions.matches_missed_total += 1

@@ -43,7 +43,7 @@ class ConductorService:
             header = f"# seed {seed}, {core_settings}"
             self._journal = JournalFile(settings.journal, header, self._log)
             context.tasks.start_soon(self._journal.run(), name="journal")
-        handlers = Handlers(context.id, bus, core, monotonic_s)
+        handlers = Handlers(context.id, bus, core, monotonic_s, settings.match_timeout_ms / 1e3)
         self._driver = handlers.driver = Driver(
             core, bus, context.tasks, monotonic_s, handlers.on_gone, self._journal, self._log
         )

@@ -26,6 +26,9 @@ class ConductorSettings(CommonSettings):
     max_sources: int = Field(
         default=2, ge=1, le=16, description="nodes that one prefix is fetched from at once"
     )
+    match_timeout_ms: float = Field(
+        default=20, gt=0, le=200, description="no answer of cache-index by then: nothing is cached"
+    )
     admission: AdmissionRule = Field(
         default=DEFAULT_RULE, description="what is refused when targets would be missed"
     )

@@ -12,8 +12,8 @@ from shared.messages import subjects
 from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, Ok, RequestRef
 from shared.messages.conductor import PlaceReply, PlaceRequest
 from shared.messages.decode import DecodeRun
-from shared.messages.envelope import Message
-from shared.messages.prefill import Cancel, PrefillRun
+from shared.messages.envelope import Message, encode
+from shared.messages.prefill import Cancel, PrefillRun, UnplacedRun
 from shared.messages.reports import LEASE_S
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
@@ -29,8 +29,12 @@ CANCEL_PAUSE_S = 0.4
 
 
 class AttemptCalls:
-    def __init__(self, bus: Bus, gateway: str, incarnation: str) -> None:
+    def __init__(
+        self, bus: Bus, gateway: str, incarnation: str, *, early_run_tokens: int = 0
+    ) -> None:
+        """Prompts up to `early_run_tokens` go with the question for a place."""
         self._bus = bus
+        self._early_run_tokens = early_run_tokens
         self._gateway = gateway
         self._incarnation = incarnation
 
@@ -45,13 +49,22 @@ class AttemptCalls:
     def place(self, job: Job, ask: AskPlacement) -> Coroutine[Any, Any, PlaceReply]:
         """Ask now where it shall run; to be awaited for the placement, or for the conductor's
         refusal with the numbers it compared."""
+        run = self._unplaced_run(job, ask.attempt) if self.goes_along(job, ask) else b""
         asked = self._bus.ask(
             subjects.CONDUCTOR_PLACE,
-            self.question(job, ask),
+            self.question(job, ask, run),
             PlaceReply,
             timeout_s=PLACE_TIMEOUT_S,
         )
         return self._placed(asked)
+
+    def goes_along(self, job: Job, ask: AskPlacement) -> bool:
+        """Whether the run goes with the question, so that it may begin before we hear where.
+
+        What a loser computes is lost: only short prompts, and only the usual case.
+        """
+        is_usual = not ask.is_resume and job.prompt_logprobs is None
+        return is_usual and job.num_tokens <= self._early_run_tokens
 
     async def _placed(self, asked: Coroutine[Any, Any, PlaceReply]) -> PlaceReply:
         reply = await asked
@@ -68,7 +81,7 @@ class AttemptCalls:
             timeout_s=PLACE_TIMEOUT_S,
         )
 
-    def question(self, job: Job, ask: AskPlacement) -> PlaceRequest:
+    def question(self, job: Job, ask: AskPlacement, run: bytes = b"") -> PlaceRequest:
         now_s = monotonic_s()
         return PlaceRequest(
             ref=self.ref(job, ask.attempt),
@@ -85,15 +98,16 @@ class AttemptCalls:
             ttft_slo_ms=None if ask.is_resume else job.ttft_left_ms(now_s),
             tbt_slo_ms=job.tbt_slo_ms,
             priority=job.priority,
+            run=run,
             traceparent=job.traceparent,
         )
 
     def run(self, job: Job, start: StartRun, stage: Stage) -> Coroutine[Any, Any, Ok] | None:
         """Send the run to one stage now; that has taken it when what this returns was awaited.
 
-        None: no instance is placed for it."""
+        None: no instance is placed for it, or the run is there already."""
         instance = start.placement.instance(stage)
-        if instance is None:
+        if instance is None or (stage == "prefill" and start.placement.is_started):
             return None
         message: Message
         if stage == "prefill":
@@ -125,6 +139,17 @@ class AttemptCalls:
                 if isinstance(error, NoResponder) and not self._bus.was_cut_off_within(LEASE_S):
                     return
                 await asyncio.sleep(CANCEL_PAUSE_S)
+
+    def _unplaced_run(self, job: Job, attempt: int) -> bytes:
+        return encode(
+            UnplacedRun(
+                model=job.model,
+                tokens=job.packed_tokens,
+                sampling=job.sampling,
+                reply_subject=self._reply_subject(job, attempt),
+                namespace=job.namespace,
+            )
+        )
 
     def _prefill_run(self, job: Job, start: StartRun) -> PrefillRun:
         placement = start.placement

@@ -66,6 +66,8 @@ class Generator:
         self._callers = callers
         self._limits = limits
         self._metrics = metrics
+        self._rng = random.Random()
+        """Of pauses before the next try."""
         self._drivers: dict[str, RequestDriver] = {}
         self._running: dict[Choices, Tenant] = {}
         self._is_closed = False
@@ -166,7 +168,7 @@ class Generator:
             max_tokens=job.sampling.max_tokens,
             eos_token_ids=eos,
             deadline_s=job.deadline_s,
-            rng=random.Random(job.sampling.seed),
+            rng=self._rng,
             scored_tokens=0 if job.prompt_logprobs is None else job.num_tokens,
         )
         record = RequestRecord(received_s=job.received_s, prompt_tokens=job.num_tokens)

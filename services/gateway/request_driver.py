@@ -41,7 +41,7 @@ from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, Ok
 from shared.messages.conductor import PlaceReply
 from shared.messages.tokens import TokenChunk
 from shared.runtime.clock import monotonic_s
-from shared.runtime.errors import ServiceError
+from shared.runtime.errors import NoResponder, ServiceError
 from shared.runtime.outcome_reporter import OutcomeReporter
 from shared.runtime.tasks import Tasks
 from shared.telemetry import about
@@ -58,6 +58,8 @@ class DriverParts:
     inbox: TokenInbox
     watch: InstanceWatch
     outcomes: OutcomeReporter
+    on_lost: Callable[[str], None]
+    """Told the handle of an attempt that may run although its place was not heard of."""
 
 
 class RequestDriver:
@@ -163,12 +165,20 @@ class RequestDriver:
             reply = await asked
         except ServiceError as error:
             reply = PlaceReply(refusal=error.info)
+            if not isinstance(error, NoResponder):
+                self._lost(effect)
         if reply.placement is not None:
             self.post(Placed(effect.attempt, reply.placement))
             await asyncio.sleep(0)  # the run is out before anything else is done
         self._record.note_decision(effect.attempt, reply)
         if reply.placement is None:
             self._refused(effect.attempt, refusal_of(reply))
+
+    def _lost(self, effect: AskPlacement) -> None:
+        """Who got the run with its reservation goes on with it, unless it is told."""
+        calls = self._parts.calls
+        if calls.goes_along(self._job, effect):
+            self._parts.on_lost(calls.ref(self._job, effect.attempt).handle)
 
     def _refused(self, attempt: int, error: ErrorInfo) -> None:
         self._trace.say("refused", attempt=attempt, **error.model_dump())

@@ -40,6 +40,8 @@ from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef
 from shared.messages.conductor import Placement
 from shared.messages.tokens import FinishReason, TokenChunk
 
+MAX_HELD = 16
+"""A prefill instance sends one chunk or two; each that is asked may do so."""
 Phase = Literal["new", "placing", "waiting", "running", "ended"]
 # Errors that say nothing against the instance that raised them.
 _NO_BLAME = frozenset(
@@ -94,6 +96,8 @@ class RequestLife:
         self._exclusions = Exclusions(self._limits.lift_after_s)
         self._idle = IdleEvidence()
         self._placement: Placement | None = None
+        self._held: list[TokenChunk] = []
+        """Of the present attempt, before it is known who was chosen to work on it."""
         self._decode_began = False
         self._refused_since_s: float | None = None
         self._num_waits = 0
@@ -128,7 +132,7 @@ class RequestLife:
 
     def on_event(self, event: Event, now_s: float) -> list[Effect]:
         if isinstance(event, Placed):
-            return self._on_placed(event)
+            return self._on_placed(event, now_s)
         if self.phase == "ended":
             return []
         match event:
@@ -155,12 +159,13 @@ class RequestLife:
         self.phase = "placing"
         self.attempt += 1
         self._placement = None
+        self._held = []
         self._wake_s = None
         is_resume = bool(self._tokens.given)
         exclude = self._exclusions.incarnations
         return [AskPlacement(self.attempt, exclude, is_resume, self._needs_scores)]
 
-    def _on_placed(self, event: Placed) -> list[Effect]:
+    def _on_placed(self, event: Placed, now_s: float) -> list[Effect]:
         placement = event.placement
         if self.phase != "placing" or event.attempt != self.attempt:
             reason = "placed too late"
@@ -175,7 +180,17 @@ class RequestLife:
             self._pieces.begin_attempt()
         has_decode = placement.decode is not None
         self._idle.begin_attempt(("prefill", "decode") if has_decode else ("prefill",))
-        return [StartRun(self.attempt, placement, self.given, self._needs_scores)]
+        effects: list[Effect] = [StartRun(self.attempt, placement, self.given, self._needs_scores)]
+        held, self._held = self._held, []
+        for chunk in held:
+            effects += self._on_attempt_event(ChunkArrived(chunk), now_s)
+        return effects
+
+    def _hold(self, chunk: TokenChunk) -> None:
+        """The run may have gone with the question and be done before the answer is here."""
+        is_present = self.phase == "placing" and chunk.ref.attempt == self.attempt
+        if is_present and len(self._held) < MAX_HELD:
+            self._held.append(chunk)
 
     def _on_refused(self, event: PlacementRefused, now_s: float) -> list[Effect]:
         if self.phase != "placing" or event.attempt != self.attempt:
@@ -216,12 +231,15 @@ class RequestLife:
     ) -> list[Effect]:
         placement = self._placement
         if self.phase != "running" or placement is None:
+            if isinstance(event, ChunkArrived):
+                self._hold(event.chunk)
             return []
         match event:
             case RunFailed(attempt=attempt) if attempt == self.attempt:
                 return self._on_stage_error(event.stage, event.error, placement, now_s)
             case ChunkArrived(chunk=chunk) if chunk.ref.attempt == self.attempt:
-                return self._on_chunk(chunk, placement, now_s)
+                if _is_of(placement, chunk):
+                    return self._on_chunk(chunk, placement, now_s)
             case InstanceLost():
                 return self._on_lost(event, placement, now_s)
             case InstanceReported():
@@ -364,3 +382,8 @@ class RequestLife:
 
 def _is(instance: InstanceRef | None, incarnation: str) -> bool:
     return instance is not None and instance.incarnation == incarnation
+
+
+def _is_of(placement: Placement, chunk: TokenChunk) -> bool:
+    """False for one that was asked, began, and was not chosen."""
+    return not chunk.incarnation or _is(placement.instance(chunk.stage), chunk.incarnation)

@@ -13,6 +13,7 @@ from services.gateway.generator import Generator, GeneratorLimits
 from services.gateway.http_app import HealthApi, build_app
 from services.gateway.http_server import CLIENT_IDLE_S, HttpServer
 from services.gateway.instance_watch import InstanceWatch
+from services.gateway.lost_attempts import LostAttempts
 from services.gateway.metrics_api import MetricsApi
 from services.gateway.openai_api import OpenAiApi
 from services.gateway.prompts import PromptMaker
@@ -30,6 +31,7 @@ from shared.messages.bill import BillRequest, FinishedBill
 from shared.messages.common import ErrorCode
 from shared.messages.recent import RecentReply, RecentRequest
 from shared.messages.reports import GatewayReport
+from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 from shared.runtime.heartbeat import Heartbeat
 from shared.runtime.lifecycle import Context
@@ -59,6 +61,7 @@ class GatewayService:
         """Another incarnation of this name is ready, while we drain."""
         self._http: HttpServer | None = None
         self._metrics = RequestMetrics()
+        self._lost = LostAttempts()
         self._feed: Feed | None = None
 
     @property
@@ -98,11 +101,13 @@ class GatewayService:
             max_in_flight=settings.max_in_flight_per_key,
             max_priority=settings.max_priority,
         )
-        calls = AttemptCalls(bus, context.id, context.incarnation)
+        calls = AttemptCalls(
+            bus, context.id, context.incarnation, early_run_tokens=settings.early_run_tokens
+        )
         outcomes = OutcomeReporter(bus, context.id)
         self._generator = Generator(
             bus=bus,
-            parts=DriverParts(tasks, calls, inbox, watch, outcomes),
+            parts=DriverParts(tasks, calls, inbox, watch, outcomes, self._on_lost),
             view=view,
             prompts=prompts,
             bills=bills,
@@ -243,6 +248,11 @@ class GatewayService:
         elif report.state == "ready" and context.state == "draining":
             self._succeeded.set()
 
+    def _on_lost(self, handle: str) -> None:
+        self._lost.note(handle, monotonic_s())
+        if self._heartbeat is not None:
+            self._heartbeat.poke()
+
     def _report(self) -> GatewayReport:
         context = self._context
         assert context is not None
@@ -252,6 +262,7 @@ class GatewayService:
             state=context.state,
             in_flight=self.num_in_flight,
             http=self.url,
+            lost_attempts=self._lost.current(monotonic_s()),
         )
 
 

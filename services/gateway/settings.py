@@ -41,6 +41,11 @@ class GatewaySettings(CommonSettings):
     max_prompt_tokens: int | None = Field(
         default=None, ge=1, description="beside the model's context"
     )
+    early_run_tokens: int = Field(
+        default=1_024,
+        ge=0,
+        description="prompts up to this length go with the question for a place; 0: none",
+    )
     request_timeout_s: float = Field(default=600.0, gt=0)
     max_body_bytes: int = Field(default=8 << 20, ge=1_024)
     default_max_tokens: int = Field(

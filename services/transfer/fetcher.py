@@ -12,8 +12,8 @@ from services.transfer.peers import Peers
 from services.transfer.stripes import Holder, Stripes, Target
 from services.transfer.traffic import Traffic
 from shared.kv.block_keys import split
-from shared.kv.block_pool import HeldBlock
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import HeldBlock
 from shared.messages.common import NodeRef, Replica
 from shared.messages.pool import Blocks, FetchBlocks, FetchBlocksReply
 from shared.runtime.clock import monotonic_s

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from services.transfer.settings import TransferSettings
 from services.transfer.slot_line import SlotLine
-from shared.kv.block_pool import BlockPool, HeldBlock, SealedItem, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import BlockKey, Slot
+from shared.kv.pool_values import HeldBlock, SealedItem, SealItem
 from shared.messages.common import ErrorCode
 from shared.messages.transfer import KvGeometry, LocalDescriptor
 from shared.runtime.errors import ServiceError

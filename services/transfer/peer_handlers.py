@@ -9,9 +9,9 @@ from services.transfer.peers import rdma_descriptor, tcp_descriptor
 from services.transfer.residency_publisher import ResidencyPublisher
 from services.transfer.tiers import Tiers
 from shared.kv.block_keys import split
-from shared.kv.block_pool import HeldBlock
 from shared.kv.ids import BlockKey
 from shared.kv.lease import Lease, LeaseTable
+from shared.kv.pool_values import HeldBlock
 from shared.messages import subjects
 from shared.messages.common import Empty, ErrorCode, Ok
 from shared.messages.index import InventoryReply, InventoryRequest

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from services.transfer.node_pool import NodePool
 from services.transfer.ssd_tier import SsdTier
 from services.transfer.threads import settled
-from shared.kv.block_pool import HeldBlock, SealItem
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import HeldBlock, SealItem
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
 

@@ -8,7 +8,8 @@ fit may pass it: what it lacks may be held by one of them until that one goes on
 import asyncio
 from dataclasses import dataclass
 
-from shared.kv.block_pool import BlockPool, HeldBlock, Refusal
+from shared.kv.block_pool import BlockPool
+from shared.kv.pool_values import HeldBlock, Refusal
 from shared.runtime.clock import monotonic_s
 
 PASS_AFTER_S = 1.0
@@ -64,6 +65,8 @@ class SlotLine:
         loop = asyncio.get_running_loop()
         self._waiters.append(waiter)
         self._serve()
+        if waiter.given.done():
+            return waiter.given.result()
         passing = loop.call_later(PASS_AFTER_S, self._serve)
         try:
             if wait_s > 0 or waiter.given.done():

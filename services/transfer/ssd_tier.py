@@ -19,10 +19,11 @@ from services.transfer.node_pool import NodePool
 from services.transfer.ssd_files import SsdError
 from services.transfer.ssd_records import StoredBlock
 from services.transfer.threads import settled
-from shared.kv.block_pool import BlockPool, HeldBlock, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.block_tree import BlockPlace, place_of
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey, Slot
+from shared.kv.pool_values import HeldBlock, SealItem
 from shared.runtime.clock import monotonic_s
 from shared.transport.checksum import block_checksum
 
@@ -158,8 +159,7 @@ class SsdTier:
     def hold(self, keys: Sequence[BlockKey]) -> tuple[str, list[HeldBlock]]:
         """Blocks that stay on the SSD until `let_go` of the handle."""
         handle = str(next(self._jobs))
-        held = [] if self.blocks is None else self.blocks.lease(READER, handle, keys)
-        return handle, held
+        return handle, [] if self.blocks is None else self.blocks.lease(READER, handle, keys)
 
     def let_go(self, handle: str) -> None:
         if self.blocks is not None:

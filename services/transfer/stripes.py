@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from services.transfer.flow import Flow, Urgency
 from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
-from shared.kv.block_pool import HeldBlock, SealItem
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import HeldBlock, SealItem
 from shared.messages.common import NodeRef
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError

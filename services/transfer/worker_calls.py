@@ -14,8 +14,8 @@ from services.transfer.node import FormattedNode, Node
 from services.transfer.promoter import Promoted, Promoter
 from services.transfer.tiers import Tiers
 from shared.kv.block_keys import split
-from shared.kv.block_pool import NotYours, Refusal, SealItem
 from shared.kv.ids import BlockKey, Generation, Slot
+from shared.kv.pool_values import NotYours, Refusal, SealItem
 from shared.messages.common import ErrorCode, Ok
 from shared.messages.envelope import Message, decode
 from shared.messages.pool import (

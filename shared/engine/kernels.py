@@ -18,6 +18,13 @@ TILE_TOKENS = 64
 _MAX_HEAD_DIM = 256
 _MAX_GROUP = 48
 _NO_WINDOW = 1 << 40
+_WORTH_A_THREAD = 1 << 22
+"""Multiplications, a quarter of a millisecond on one core: for less a second thread takes longer to
+wake than it helps, and is waited for where others want its core."""
+_FEW_ROWS = 16
+"""A product of fewer waits for its weights, whatever there is to multiply."""
+_PER_VALUE = 32
+"""Multiplications that a value costs where each is looked at once."""
 
 _P, _L, _F, _I = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 _SIGNATURES: dict[str, list[Any]] = {
@@ -85,7 +92,7 @@ class Kernels:
         self._calls["linear"](
             rows.data_ptr(), _address(room), panels.data_ptr(), _address(bias),
             _address(residual), out.data_ptr(), count, num_outputs, depth,
-            torch.get_num_threads(),
+            _threads_of_product(count, depth, num_outputs),
         )  # fmt: skip
         return out
 
@@ -103,7 +110,7 @@ class Kernels:
         out, room = rows.new_empty(count, columns), self._room_for(rows)
         self._calls["linear_silu_up"](
             rows.data_ptr(), _address(room), panels.data_ptr(), out.data_ptr(), count, columns,
-            depth, torch.get_num_threads(),
+            depth, _threads_of_product(count, depth, num_outputs),
         )  # fmt: skip
         return out
 
@@ -116,7 +123,7 @@ class Kernels:
         out, columns = torch.empty_like(rows), rows.shape[-1]
         self._calls["rms_norm"](
             rows.data_ptr(), weight.data_ptr(), out.data_ptr(), rows.numel() // columns, columns,
-            eps, torch.get_num_threads(),
+            eps, _threads(_PER_VALUE * rows.numel()),
         )  # fmt: skip
         return out
 
@@ -127,16 +134,15 @@ class Kernels:
         count, all_heads, dim = rows.shape
         self._calls["rotate"](
             rows.data_ptr(), cos.data_ptr(), sin.data_ptr(), count, num_heads, all_heads, dim,
-            torch.get_num_threads(),
+            _threads(_PER_VALUE * count * num_heads * dim),
         )  # fmt: skip
 
     def silu_up(self, gate_up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, from rows of [gate, up]."""
         count, columns = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(count, columns)
-        self._calls["silu_up"](
-            gate_up.data_ptr(), out.data_ptr(), count, columns, torch.get_num_threads()
-        )
+        threads = _threads(_PER_VALUE * out.numel())
+        self._calls["silu_up"](gate_up.data_ptr(), out.data_ptr(), count, columns, threads)
         return out
 
     def pack(
@@ -148,7 +154,7 @@ class Kernels:
             raise ValueError("keys and values: the heads of a token do not lie together")
         self._calls["pack"](
             keys.data_ptr(), values.data_ptr(), keys.stride(0), packed.data_ptr(),
-            packed.stride(0), first, count, heads, dim, torch.get_num_threads(),
+            packed.stride(0), first, count, heads, dim, _threads(_PER_VALUE * 2 * keys.numel()),
         )  # fmt: skip
 
     def attend_run(
@@ -157,10 +163,11 @@ class Kernels:
         """Queries [rows, heads, dim] of consecutive positions -> [rows, heads * dim]."""
         rows, heads, dim = query.shape
         out = query.new_empty(rows, heads * dim)
+        seen = min(position + rows, window or _NO_WINDOW)
         self._calls["attend_run"](
             query.data_ptr(), query.stride(0), packed.data_ptr(), packed.stride(0),
             out.data_ptr(), rows, position, window or _NO_WINDOW, heads, len(packed), dim,
-            dim**-0.5, torch.get_num_threads(),
+            dim**-0.5, _threads(2 * heads * dim * rows * seen),
         )  # fmt: skip
         return out
 
@@ -184,6 +191,15 @@ class Kernels:
             torch.get_num_threads(),
         )  # fmt: skip
         return out
+
+
+def _threads(work: int) -> int:
+    """For so many multiplications; bits are the same on any number."""
+    return torch.get_num_threads() if work >= _WORTH_A_THREAD else 1
+
+
+def _threads_of_product(rows: int, depth: int, num_outputs: int) -> int:
+    return torch.get_num_threads() if rows < _FEW_ROWS else _threads(rows * depth * num_outputs)
 
 
 def packed_shape(leading: Sequence[int], num_tokens: int, dim: int) -> tuple[int, ...]:

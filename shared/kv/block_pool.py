@@ -6,9 +6,7 @@ first of its chain) and removed together with everything below it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice, repeat, takewhile
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,53 +18,17 @@ from shared.kv.holders import HolderTable
 from shared.kv.ids import BlockKey, Generation, Slot
 from shared.kv.pool_counts import PoolCounts, counts_of
 from shared.kv.pool_integrity import check_parts
+from shared.kv.pool_values import (
+    HeldBlock,
+    NotYours,
+    Refusal,
+    SealedItem,
+    SealItem,
+    check_keys,
+    has_key,
+)
 from shared.kv.residency_log import ResidencyChange, ResidencyLog, StoredBlocks, runs_of
 from shared.kv.slots import SlotState, SlotTable
-
-
-@dataclass(slots=True)
-class HeldBlock:
-    """A block somebody holds: where it is, in which use of the slot, and its checksum.
-
-    A value; not frozen, for a lease makes many and a frozen one takes four times as long.
-    """
-
-    slot: Slot
-    generation: Generation
-    checksum: int
-    key: BlockKey | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why slots were not given, with the numbers that were compared."""
-
-    reason: Literal["pool_full", "over_cap"]
-    num_wanted: int
-    num_available: int
-
-
-@dataclass(frozen=True, slots=True)
-class SealItem:
-    """One finished slot; `key` None makes it private to the handle."""
-
-    slot: Slot
-    generation: Generation
-    checksum: int
-    key: BlockKey | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SealedItem:
-    """What became of a SealItem: `is_readable` false means private."""
-
-    block: HeldBlock
-    is_readable: bool
-    is_duplicate: bool = False
-
-
-class NotYours(Exception):
-    """A slot is named that is not a WRITING slot of this handle in this generation."""
 
 
 class BlockPool:
@@ -77,12 +39,13 @@ class BlockPool:
         num_slots: int,
         policy: EvictionPolicy,
         generations: npt.NDArray[np.uint64] | None = None,
+        log: ResidencyLog | None = None,
     ) -> None:
         self._slots = SlotTable(num_slots, generations)
         self._holders = HolderTable()
         self._policy = policy
         self._tree = BlockTree(num_slots, policy.offer, policy.withdraw)
-        self.log = ResidencyLog()
+        self.log = log or ResidencyLog()
         self.on_room: Callable[[], None] = lambda: None
         """A slot came free or may be evicted: `allocate` may give more than before."""
         self._slots.on_free = lambda: self.on_room()
@@ -129,30 +92,37 @@ class BlockPool:
         slot here is freed and the one that has it is held instead. A block whose parent is not
         readable here becomes private, and so do those after it.
         """
-        self._check_seal(owner, handle, start, chain, items)
+        check_keys(start, chain, items)
+        if not self._may_seal(owner, handle, items):
+            wrong = [
+                f"slot {item.slot} generation {item.generation}"
+                for item in items
+                if not self.owns_writing(owner, handle, item.slot, item.generation)
+            ]
+            what = wrong[0] if wrong else "a slot named twice"
+            raise NotYours(f"{what} is not a WRITING slot of {handle}")
         done: list[SealedItem] = []
-        readable: list[Slot] = []
         index = start
-        for item in items:
+        while len(done) < len(items):
+            item = items[len(done)]
             if item.key is None:
                 done.append(self._keep_private(item))
                 continue
-            place = place_of(chain, index)
             existing = self._tree.slot_of(item.key)
             if existing is not None:
-                self._holders.keep(owner, handle, readable)
-                readable.clear()
                 self._free_own(owner, handle, item.slot)
                 self._hold(owner, handle, [existing])
                 self._policy.used(existing)
                 done.append(SealedItem(self._held(existing), True, is_duplicate=True))
-            elif place.parent is not None and self._tree.slot_of(place.parent) is None:
+                index += 1
+            elif index and self._tree.slot_of(chain[index - 1]) is None:
                 done.append(self._keep_private(item))
+                index += 1
             else:
-                readable.append(item.slot)
-                done.append(self._make_readable(item, place))
-            index += 1
-        self._holders.keep(owner, handle, readable)
+                keyed = takewhile(has_key, islice(items, len(done), None))
+                readable = self._make_readable(owner, handle, index, chain, list(keyed))
+                done += readable
+                index += len(readable)
         return done
 
     def free_own(self, owner: str, handle: str, blocks: Sequence[HeldBlock]) -> None:
@@ -227,7 +197,11 @@ class BlockPool:
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
         """How many of `keys`, from the first, are readable; touches nothing."""
-        return sum(1 for _ in takewhile(self.is_readable, keys))
+        return len(self._tree.leading(keys))
+
+    def depth(self, chain: Sequence[BlockKey]) -> int:
+        """The same of a chain, in fewer looks."""
+        return self._tree.depth(chain)
 
     def place(self, key: BlockKey) -> BlockPlace | None:
         """Where a readable block is in its chain."""
@@ -268,9 +242,9 @@ class BlockPool:
             if not is_rooted or not is_free or self.is_readable(place.key):
                 continue
             self._slots.occupy(slot, checksum)
-            self._tree.add(slot, place)
+            self._tree.add([slot], [place.key], place.parent, place.index)
             self._policy.stored(slot, place.key)
-            self.log.stored(place)
+            self.log.stored([place])
             restored.append(slot)
         self._slots.forget_occupied()
         self._unpin(restored)
@@ -344,31 +318,33 @@ class BlockPool:
         self._slots.finish(item.slot, SlotState.PRIVATE, item.checksum)
         return SealedItem(HeldBlock(item.slot, item.generation, item.checksum), False)
 
-    def _make_readable(self, item: SealItem, place: BlockPlace) -> SealedItem:
-        self._slots.finish(item.slot, SlotState.SEALED, item.checksum)
-        self._tree.add(item.slot, place)
-        self._policy.stored(item.slot, place.key)
-        self.log.stored(place)
-        return SealedItem(HeldBlock(item.slot, item.generation, item.checksum, place.key), True)
+    def _may_seal(self, owner: str, handle: str, items: list[SealItem]) -> bool:
+        slots = [item.slot for item in items]
+        own = self._holders.own(owner, handle)
+        if len({*slots}) < len(slots) or not own >= {*slots}:
+            return False
+        if not self._slots.are_in(slots, SlotState.WRITING):
+            return False
+        return [*self._slots.generations(slots)] == [item.generation for item in items]
 
-    def _check_seal(
+    def _make_readable(
         self, owner: str, handle: str, start: int, chain: Sequence[BlockKey], items: list[SealItem]
-    ) -> None:
-        index = start
-        seen: set[Slot] = set()
-        own, slots = self._holders.own(owner, handle), self._slots
-        for item in items:
-            slot, generation = item.slot, item.generation
-            is_own = slot in own and slots.is_in(slot, SlotState.WRITING)
-            if slot in seen or not is_own or slots.generation(slot) != generation:
-                what = f"slot {slot} generation {generation}"
-                raise NotYours(f"{what} is not a WRITING slot of {handle}")
-            seen.add(slot)
-            if item.key is None:
-                continue
-            if not 0 <= index < len(chain) or chain[index] != item.key:
-                raise ValueError(f"chain: key {index} is not the key of slot {item.slot}")
-            index += 1
+    ) -> list[SealedItem]:
+        """Keyed items up to one whose block is readable already."""
+        slots = [item.slot for item in items]
+        parent = chain[start - 1] if start else None
+        count = self._tree.add(slots, chain[start : start + len(items)], parent, start)
+        del slots[count:], items[count:]
+        self._slots.seal(slots, [item.checksum for item in items])
+        self._holders.keep(owner, handle, slots)
+        stored = self._policy.stored
+        for index, slot in enumerate(slots, start):
+            stored(slot, chain[index])
+        self.log.stored(place_of(chain, index) for index in range(start, start + count))
+        return [
+            SealedItem(HeldBlock(item.slot, item.generation, item.checksum, item.key), True)
+            for item in items
+        ]
 
     def _evict(self, slots: Iterable[Slot]) -> int:
         """Each must be a candidate when it is its turn; how many there were."""

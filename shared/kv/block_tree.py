@@ -77,6 +77,18 @@ class BlockTree:
             slots.append(slot)
         return slots
 
+    def depth(self, chain: Sequence[BlockKey]) -> int:
+        """How many of a chain are here; by bisection, for what is here is closed under prefixes."""
+        here = self._slots
+        low, high = 0, len(chain)
+        while low < high:
+            middle = (low + high) // 2
+            if chain[middle] in here:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def keys_of(self, slots: Iterable[Slot]) -> Iterator[BlockKey]:
         return map(self._keys.__getitem__, slots)
 
@@ -108,19 +120,38 @@ class BlockTree:
         parent = self._parents[slot]
         return None if parent == NONE else Slot(parent)
 
-    def add(self, slot: Slot, place: BlockPlace) -> None:
-        """A new block with one pin (whoever sealed it holds it)."""
-        self._slots[place.key] = slot
-        self._keys[slot] = place.key
-        parent = NONE if place.parent is None else self._slots[place.parent]
-        self._indices[slot] = place.index
-        self._heads[slot] = slot if place.index % SEGMENT_BLOCKS == 0 else self._heads[parent]
-        self._parents[slot] = parent
-        self._first_child[slot] = self._previous[slot] = self._next[slot] = NONE
-        self._pins[slot] = 1
-        if parent != NONE:
-            self.pin((Slot(parent),))  # before it has a child: it may be a candidate
-            self._link(slot, parent)
+    def add(
+        self, slots: Sequence[Slot], keys: Sequence[BlockKey], parent: BlockKey | None, index: int
+    ) -> int:
+        """New consecutive blocks of a chain, the first at `index` and below `parent`, each with one
+        pin (whoever sealed it holds it); up to one that is here already: how many."""
+        by_key, by_slot = self._slots, self._keys
+        indices, heads, parents, pins = self._indices, self._heads, self._parents, self._pins
+        first_child, previous, after = self._first_child, self._previous, self._next
+        above: int = NONE if parent is None else by_key[parent]
+        head: int = NONE if above == NONE else heads[above]
+        count = 0
+        for slot, key in zip(slots, keys, strict=True):
+            if key in by_key:
+                break
+            by_key[key] = slot
+            by_slot[slot] = key
+            indices[slot] = at = index + count
+            if at % SEGMENT_BLOCKS == 0:
+                head = slot
+            heads[slot] = head
+            parents[slot] = above
+            first_child[slot] = previous[slot] = after[slot] = NONE
+            pins[slot] = 1
+            if count:  # the one before is new, too: this is its only child
+                pins[above] = 2
+                first_child[above] = slot
+            elif above != NONE:
+                self.pin((Slot(above),))  # before it has a child: it may be a candidate
+                self._link(slot, above)
+            above = slot
+            count += 1
+        return count
 
     def remove(self, slot: Slot) -> tuple[BlockKey, BlockKey]:
         """Take out a block that has no children: its key and that of its segment's head."""

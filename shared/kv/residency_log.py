@@ -43,9 +43,10 @@ class ResidencyLog:
     def is_empty(self) -> bool:
         return not self._stored and not self._removed
 
-    def stored(self, place: BlockPlace) -> None:
-        if self._removed.pop(place.key, None) is None:
-            self._stored[place.key] = place
+    def stored(self, places: Iterable[BlockPlace]) -> None:
+        for place in places:
+            if self._removed.pop(place.key, None) is None:
+                self._stored[place.key] = place
 
     def removed(self, blocks: Iterable[tuple[BlockKey, BlockKey]]) -> None:
         """(key, head of its index segment) of each, every block after those below it."""
@@ -64,6 +65,16 @@ class ResidencyLog:
         stored = [self._stored.pop(key) for key in _first(self._stored, max_blocks - len(removed))]
         self.seq += 1
         return ResidencyChange(self.seq, tuple(runs_of(stored)), tuple(removed))
+
+
+class SilentLog(ResidencyLog):
+    """Of a pool whose changes nobody hears of."""
+
+    def stored(self, places: Iterable[BlockPlace]) -> None:
+        """Does not even look at them."""
+
+    def removed(self, blocks: Iterable[tuple[BlockKey, BlockKey]]) -> None:
+        """As `stored`."""
 
 
 def runs_of(places: Iterable[BlockPlace]) -> list[StoredBlocks]:

@@ -5,7 +5,7 @@ while somebody holds it is DOOMED until the last hold ends.
 """
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import cast
 
@@ -52,6 +52,10 @@ class SlotTable:
     def state(self, slot: Slot) -> SlotState:
         return SlotState(self._states[slot])
 
+    def are_in(self, slots: Iterable[Slot], state: SlotState) -> bool:
+        """Whether all of these are."""
+        return {*map(self._states.__getitem__, slots)} <= {int(state)}
+
     def is_in(self, slot: Slot, state: SlotState) -> bool:
         return self._states[slot] == state
 
@@ -91,6 +95,15 @@ class SlotTable:
         """WRITING → SEALED or PRIVATE."""
         self._checksums[slot] = checksum
         self._set(slot, state)
+
+    def seal(self, slots: Sequence[Slot], checksums: Iterable[int]) -> None:
+        """WRITING → SEALED."""
+        kept, states, sealed = self._checksums, self._states, int(SlotState.SEALED)
+        for slot, checksum in zip(slots, checksums, strict=True):
+            kept[slot] = checksum
+            states[slot] = sealed
+        self._counts[SlotState.WRITING] -= len(slots)
+        self._counts[SlotState.SEALED] += len(slots)
 
     def occupy(self, slot: Slot, checksum: int) -> None:
         """FREE → SEALED with bytes that are there already. Then call `forget_occupied`."""

@@ -45,6 +45,9 @@ class PlaceRequest(Message):
     """Targets of this request; the deployment's own hold beside them."""
     tbt_slo_ms: Annotated[float | None, Field(gt=0)] = None
     priority: Literal["low", "normal", "high"] = "normal"
+    run: bytes = b""
+    """A packed `UnplacedRun`, handed on with the reservation at the prefill instance. Not of
+    `explain`."""
     traceparent: Traceparent = ""
 
 
@@ -72,6 +75,8 @@ class Placement(Part):
     """Where the decode node can pull the cached prefix from; None: from the prefill node."""
     predicted: Times
     policy: str
+    is_started: bool = False
+    """The run went with the question and goes on at `prefill`, for `decode`."""
 
     def instance(self, stage: Literal["prefill", "decode"]) -> InstanceRef | None:
         return self.prefill if stage == "prefill" else self.decode

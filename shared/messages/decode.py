@@ -60,6 +60,8 @@ class KvReady(Message):
     block: KvBlock
     first_layer: Annotated[int, Field(ge=0)]
     end_layer: Annotated[int, Field(ge=1)]
+    prefill: str = ""
+    """Incarnation of who computes; empty: from before it was told."""
 
 
 class Handoff(Message):
@@ -78,6 +80,8 @@ class Handoff(Message):
     needs them. All else of its state follows from the answer's tokens."""
     times: Times
     reuse: Reuse
+    prefill: str = ""
+    """Incarnation of who computed it: only the one that the run names counts."""
     traceparent: Traceparent = ""
 
 

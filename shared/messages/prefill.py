@@ -19,10 +19,23 @@ from shared.messages.common import (
 from shared.messages.envelope import Message
 
 
+class UnplacedRun(Message):
+    """What a gateway knows of a run before it is placed.
+
+    It travels packed, in `PlaceRequest.run` and `Reserve.run`; conductors do not look into it.
+    """
+
+    model: str
+    tokens: PackedTokens
+    sampling: Sampling
+    reply_subject: str
+    namespace: Namespace = b""
+
+
 class Reserve(Message):
     """A promise of room: prefill counts prompt tokens, decode prompt and answer tokens.
 
-    Ends after `ttl_ms` unless `run` came. With `source` the prefill node fetches at once.
+    Ends after `ttl_ms` unless a run came. With `source` the prefill node fetches at once.
     """
 
     ref: RequestRef
@@ -40,6 +53,13 @@ class Reserve(Message):
     judged_tbt_ms: Annotated[float | None, Field(gt=0)] = None
     """Prefill: before it gives token 0 it asks decode whether this TBT would be kept to (the
     admission rule `baseline`)."""
+    run: bytes = b""
+    """A packed `UnplacedRun`: a prefill instance that accepts starts it at once, as if `run` had
+    come. Empty: the run comes later, by `run`."""
+    decode: InstanceRef | None = None
+    """With `run`: who takes the prompt over."""
+    remaining_ms: Annotated[int, Field(ge=0)] = 0
+    """With `run`: what the request has left."""
     traceparent: Traceparent = ""
 
 
@@ -50,12 +70,15 @@ class ReserveReply(Message):
     reason: str = ""
     expected_start_s: float = 0.0
     retry_after_s: float | None = None
+    has_run: bool = False
+    """The run that came with the reservation goes on here, for the decode instance named there."""
 
 
 class PrefillRun(Message):
     """Compute the prompt's KV, sample token 0, hand over to `decode`.
 
-    Without `decode` the answer ends here: with token 0, or before it.
+    Without `decode` the answer ends here: with token 0, or before it. Of a run that goes on
+    already only a change of `decode` counts.
     """
 
     ref: RequestRef

@@ -121,6 +121,9 @@ class GatewayReport(Message):
     state: State
     in_flight: int = 0
     http: str = ""
+    lost_attempts: list[str] = []
+    """Handles of attempts whose placement was not heard of: whoever works for one of them ends
+    it. Said for a few seconds."""
 
     @property
     def is_idle(self) -> bool:

@@ -59,6 +59,8 @@ class TokenChunk(Message):
 
     ref: RequestRef
     stage: Literal["prefill", "decode"]
+    incarnation: str = ""
+    """Of the instance that sends it: one that was asked and not chosen may have begun, too."""
     index: Annotated[int, Field(ge=0)]
     tokens: list[int] = []
     logprobs: list[TokenLogprobs] = []

@@ -202,7 +202,8 @@ class ConductorCore:
             heapq.heappush(self._deadlines, (place.deadline_s, place.place_id))
         effects: list[Effect] = []
         if "prefill" not in place.sides:
-            effects.append(self._reserve(place, "prefill", place.winner.prefill.key, now_s))
+            key = place.winner.prefill.key
+            effects.append(self._reserve(place, "prefill", key, now_s, hands_over_to=decode))
         if decode is not None and "decode" not in place.sides:
             effects.append(self._reserve(place, "decode", decode.key, now_s))
         return effects
@@ -214,13 +215,22 @@ class ConductorCore:
         return None if seen is None else seen.view
 
     def _reserve(
-        self, place: OpenPlacement, role: Role, key: InstanceKey, now_s: float
+        self,
+        place: OpenPlacement,
+        role: Role,
+        key: InstanceKey,
+        now_s: float,
+        *,
+        hands_over_to: InstanceView | None = None,
     ) -> SendReserve:
         winner = place.winner
         assert winner is not None
-        place.sides[role] = Side(key)
-        place.num_asks += 1
         request = place.request
+        decode = None
+        if request.has_run and hands_over_to is not None:
+            decode = hands_over_to.address
+        place.sides[role] = Side(key, decode=decode)
+        place.num_asks += 1
         promise = Promise(
             compute_s=winner.predicted.compute_s if role == "prefill" else 0.0,
             tokens=request.num_tokens,
@@ -242,6 +252,7 @@ class ConductorCore:
             ttl_s=self.settings.promise_ttl_s,
             ttft_slo_s=place.allowed.ttft_s,
             judged_tbt_s=judged_after_prefill(role, place.allowed, self.settings.admission),
+            decode=decode,
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
@@ -256,7 +267,7 @@ class ConductorCore:
             return [SendRelease(event.place_id, event.role, event.instance, request, "too late")]
         if event.is_accepted:
             self.view.answered(event.role, side.key, place.place_id)
-            side.is_accepted = True
+            side.is_accepted, side.has_run = True, event.has_run
             side.expected_start_s = event.expected_start_s
             return self._answer(place, now_s)
         if event.retry_after_s is not None:
@@ -300,11 +311,10 @@ class ConductorCore:
             )
         del self._open[place.place_id]
         # The instance knows its queue best.
-        predicted = replace(place.winner.predicted, queue_s=sides["prefill"].expected_start_s)
-        winner = replace(place.winner, predicted=predicted)
+        winner = place.winner.queued_for(sides["prefill"].expected_start_s)
         if decode is not None:
             forecast = self.learnt(place.request.model).forecast
-            forecast.placed(now_s + predicted.ttft_s, now_s)
+            forecast.placed(now_s + winner.predicted.ttft_s, now_s)
         decision = decide(
             place.request,
             place.ranking,
@@ -313,6 +323,7 @@ class ConductorCore:
             place.policy.name,
             self._around(place.request, now_s, place),
         )
+        decision = replace(decision, is_started=sides["prefill"].is_started_for(decode))
         return [AnswerPlaced(place.place_id, decision)]
 
     def _refuse(self, place: OpenPlacement, refusal: Refusal) -> list[Effect]:

@@ -5,6 +5,7 @@ Prefill of n tokens with a prefix of p is `base + linear·(n-p) + quadratic·(n�
 """
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -162,7 +163,7 @@ class CostModel:
         self._samples.append(sample)
         self._num_seen += 1
         if self._num_seen <= REFIT_EVERY or self._num_seen % REFIT_EVERY == 0:
-            self._coefficients = fit_prefill(list(self._samples), self.profile.prefill)
+            self._coefficients = fit_prefill(self._samples, self.profile.prefill)
 
     def learn_transfer(self, num_bytes: int, seconds: float) -> None:
         """Small transfers say nothing of the bandwidth."""
@@ -208,17 +209,19 @@ def _within_times(value: float, center: float, times: float) -> float:
     return min(max(value, center / times), center * times)
 
 
-def fit_prefill(samples: list[PrefillSample], prior: PrefillCoefficients) -> PrefillCoefficients:
+def fit_prefill(
+    samples: Collection[PrefillSample], prior: PrefillCoefficients
+) -> PrefillCoefficients:
     """Least squares on relative errors, robust (Huber), drawn to the prior, never negative."""
-    lengths = np.array([[s.num_tokens / K, s.prefix_tokens / K] for s in samples])
-    seconds = np.array([s.seconds for s in samples])
-    n, p = lengths[:, 0], lengths[:, 1]
+    n = np.array([sample.num_tokens for sample in samples]) / K
+    p = np.array([sample.prefix_tokens for sample in samples]) / K
+    seconds = np.array([sample.seconds for sample in samples])
     features = np.stack([np.ones_like(n), n - p, n * n - p * p], axis=1)
     start = np.array([prior.base_s, prior.linear_s, prior.quadratic_s])
     # The prior's shape scaled to the samples: few samples move the level, many the shape.
-    start = start * float(np.median(seconds / np.maximum(features @ start, 1e-9)))
+    start = start * median((seconds / np.maximum(features @ start, 1e-9)).tolist())
     # A coefficient moves by 1 of these when it alone would account for a usual request.
-    scale = np.median(seconds) / np.maximum(np.mean(features, axis=0), 1e-9)
+    scale = median(seconds.tolist()) / np.maximum(np.mean(features, axis=0), 1e-9)
     ridge = np.diag(PRIOR_WEIGHT / scale**2)
     # Of small samples the fixed part decides, of long ones the slope: relative errors count.
     relative = 1.0 / np.maximum(seconds, 1e-3)
@@ -230,5 +233,7 @@ def fit_prefill(samples: list[PrefillSample], prior: PrefillCoefficients) -> Pre
         solved = np.linalg.solve(rows.T @ rows + ridge, rows.T @ target + ridge @ start)
         found = np.maximum(solved, 0.0)
         error = np.abs(features @ found - seconds) * relative
-        weights = np.minimum(1.0, HUBER_SHARE / np.maximum(error, 1e-12))
+        before, weights = weights, np.minimum(1.0, HUBER_SHARE / np.maximum(error, 1e-12))
+        if np.array_equal(weights, before):
+            break  # another round would find the same
     return PrefillCoefficients(float(found[0]), float(found[1]), float(found[2]))

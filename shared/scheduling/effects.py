@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shared.scheduling.vocabulary import (
+    InstanceAddress,
     InstanceKey,
     PlacementDecision,
     PlacementRequest,
@@ -29,6 +30,8 @@ class SendReserve:
     judged_tbt_s: float | None = None
     """Of prefill: decode judges by this target once the prompt is computed, before token 0 is
     given. None: it takes the request as it was placed."""
+    decode: InstanceAddress | None = None
+    """Where the run goes with it: who takes the prompt over."""
 
     @property
     def source(self) -> Source | None:

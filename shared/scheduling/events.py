@@ -31,6 +31,8 @@ class ReserveAnswered:
     reason: str = ""
     expected_start_s: float = 0.0
     retry_after_s: float | None = None
+    has_run: bool = False
+    """The run that went with it goes on there."""
 
 
 @dataclass(frozen=True, slots=True)

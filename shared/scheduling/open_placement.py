@@ -9,7 +9,9 @@ from shared.scheduling.policies.base import PlacementPolicy
 from shared.scheduling.slo import Slo
 from shared.scheduling.vocabulary import (
     Candidate,
+    InstanceAddress,
     InstanceKey,
+    InstanceView,
     NodeMatch,
     PlacementRequest,
     Refusal,
@@ -22,6 +24,14 @@ class Side:
     key: InstanceKey
     is_accepted: bool = False
     expected_start_s: float = 0.0
+    decode: InstanceAddress | None = None
+    """Of a prefill instance that was given the run: whom it hands over to."""
+    has_run: bool = False
+    """The run goes on there."""
+
+    def is_started_for(self, decode: InstanceView | None) -> bool:
+        """False also where the run names one that refused since: the gateway tells the other."""
+        return self.has_run and self.decode == (None if decode is None else decode.address)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """A kind of machine and model as numbers, read from a small file that names its source."""
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from shared.scheduling.cost_model import CostProfile, K, PrefillCoefficients
@@ -28,12 +28,13 @@ class Hardware:
     host_to_device_bytes_per_s: float
     request_s: float = 0.0
     """What of a TTFT is neither waiting, loading nor computing: HTTP, placement, messages."""
+    prefill: PrefillCoefficients = field(init=False, compare=False)
 
-    @property
-    def prefill(self) -> PrefillCoefficients:
-        return PrefillCoefficients(
+    def __post_init__(self) -> None:
+        found = PrefillCoefficients(
             self.prefill_base_s, self.prefill_linear_s, self.prefill_quadratic_s
         )
+        object.__setattr__(self, "prefill", found)
 
     @property
     def costs(self) -> CostProfile:
@@ -92,13 +93,13 @@ def load_hardware(name: str) -> Hardware:
     if not path.is_file():
         raise ValueError(f"hardware: there is no profile {name!r} ({', '.join(profile_names())})")
     known = {"request_s": 0.0, **json.loads(path.read_text(encoding="utf-8"))}
-    wanted = [each.name for each in fields(Hardware)]
-    missing = [each for each in wanted if each not in known]
+    wanted = [each for each in fields(Hardware) if each.init]
+    missing = [each.name for each in wanted if each.name not in known]
     if missing:
         raise ValueError(f"hardware: {path.name} lacks {', '.join(missing)}")
-    for each in fields(Hardware):
+    for each in wanted:
         if each.type is not str and not (
             isinstance(known[each.name], (int, float)) and known[each.name] >= 0
         ):
             raise ValueError(f"hardware: {each.name} must be a number of at least 0")
-    return Hardware(**{each: known[each] for each in wanted})
+    return Hardware(**{each.name: known[each.name] for each in wanted})

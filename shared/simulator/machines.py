@@ -1,7 +1,6 @@
 """The nodes and instances of a simulated cluster, and what they say of themselves."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import BlockKey
@@ -9,7 +8,7 @@ from shared.scheduling.events import Event, InstanceReported, NodeReported
 from shared.scheduling.queue_discipline import make_discipline
 from shared.scheduling.vocabulary import NodeMatch
 from shared.simulator.event_loop import EventLoop
-from shared.simulator.reports import blank_view, decode_view, prefill_view
+from shared.simulator.reports import common_fields, decode_view, prefill_view
 from shared.simulator.settings import ClusterSettings
 from shared.simulator.trace import BLOCK_TOKENS
 from shared.simulator.virtual_decode import VirtualDecode
@@ -47,8 +46,8 @@ class Machines:
             pool_tokens = 0 if sites is None else settings.pool_tokens
             self.node_of_decode[name] = self._node(node, pool_tokens)
             self.decodes[name] = VirtualDecode(name, hardware, loop)
-        self._blank = replace(
-            blank_view(MODEL, INCARNATION, BLOCK_TOKENS, hardware), grid_tokens=settings.grid_tokens
+        self._common = common_fields(
+            MODEL, INCARNATION, BLOCK_TOKENS, settings.grid_tokens, hardware
         )
 
     def _node(self, name: str, pool_tokens: int) -> VirtualNode:
@@ -74,7 +73,7 @@ class Machines:
     def reports(self, now_s: float) -> Iterator[Event]:
         """Of all instances and nodes."""
         for prefill in self.prefills.values():
-            yield InstanceReported(prefill_view(prefill, now_s, self._blank))
+            yield InstanceReported(prefill_view(prefill, now_s, self._common))
             if self._settings.sites is None:
                 yield _node_report(prefill.node, now_s)
         if self._settings.sites is not None:
@@ -82,7 +81,7 @@ class Machines:
                 yield _node_report(node, now_s)
         for decode in self.decodes.values():
             node_id = self.node_of_decode[decode.id].id
-            yield InstanceReported(decode_view(decode, node_id, self._blank))
+            yield InstanceReported(decode_view(decode, node_id, self._common))
 
 
 def _node_report(node: VirtualNode, now_s: float) -> NodeReported:

@@ -1,37 +1,40 @@
 """What virtual instances say of themselves to the conductor, in its words."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 from shared.scheduling.vocabulary import InstanceView
 from shared.simulator.hardware import Hardware
 from shared.simulator.virtual_decode import VirtualDecode
 from shared.simulator.virtual_prefill import VirtualPrefill
 
-
-def blank_view(model: str, incarnation: str, block_tokens: int, hardware: Hardware) -> InstanceView:
-    """What all instances have in common."""
-    return InstanceView(
-        role="prefill",
-        id="",
-        incarnation=incarnation,
-        node="",
-        node_incarnation=incarnation,
-        state="ready",
-        model=model,
-        root=b"root",
-        kv_format={},
-        block_tokens=block_tokens,
-        grid_tokens=block_tokens,
-        block_bytes=block_tokens * hardware.kv_bytes_per_token,
-        context_tokens=1 << 30,
-    )
+Common = Mapping[str, Any]
+"""Fields that all instances have in common."""
 
 
-def prefill_view(prefill: VirtualPrefill, now_s: float, blank: InstanceView) -> InstanceView:
+def common_fields(
+    model: str, incarnation: str, block_tokens: int, grid_tokens: int, hardware: Hardware
+) -> Common:
+    return {
+        "incarnation": incarnation,
+        "node_incarnation": incarnation,
+        "state": "ready",
+        "model": model,
+        "root": b"root",
+        "kv_format": {},
+        "block_tokens": block_tokens,
+        "grid_tokens": grid_tokens,
+        "block_bytes": block_tokens * hardware.kv_bytes_per_token,
+        "context_tokens": 1 << 30,
+    }
+
+
+def prefill_view(prefill: VirtualPrefill, now_s: float, common: Common) -> InstanceView:
     work_s = prefill.work_s(now_s)
     profile = prefill.discipline.profile(prefill.queue, now_s)
-    return replace(
-        blank,
+    return InstanceView(
+        **common,
+        role="prefill",
         id=prefill.id,
         node=prefill.node.id,
         queued_requests=len(prefill.queue),
@@ -43,10 +46,10 @@ def prefill_view(prefill: VirtualPrefill, now_s: float, blank: InstanceView) -> 
     )
 
 
-def decode_view(decode: VirtualDecode, node: str, blank: InstanceView) -> InstanceView:
+def decode_view(decode: VirtualDecode, node: str, common: Common) -> InstanceView:
     capacity = decode.hardware.decode_capacity_tokens
-    return replace(
-        blank,
+    return InstanceView(
+        **common,
         role="decode",
         id=decode.id,
         node=node,

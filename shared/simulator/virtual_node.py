@@ -7,9 +7,11 @@ senders and the receiver; bytes flow through, so the slower end counts and not t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.kv.block_pool import BlockPool, Refusal, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.base import EvictionPolicy
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import Refusal, SealItem
+from shared.kv.residency_log import SilentLog
 
 OWNER = "simulated"
 
@@ -35,21 +37,13 @@ class VirtualNode:
         self, node_id: str, num_blocks: int, policy: EvictionPolicy, bytes_per_s: float
     ) -> None:
         self.id = node_id
-        self.pool = BlockPool(num_blocks, policy)
+        self.pool = BlockPool(num_blocks, policy, log=SilentLog())
         self.sends = Direction(bytes_per_s)
         self.receives = Direction(bytes_per_s)
         self._num_blocks = num_blocks
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
-        """By bisection, for the readable set is prefix-closed."""
-        low, high = 0, len(keys)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.pool.is_readable(keys[middle - 1]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return self.pool.depth(keys)
 
     def hold(self, handle: str, keys: Sequence[BlockKey]) -> int:
         """Lease the leading blocks; how many."""
@@ -67,7 +61,6 @@ class VirtualNode:
                 for at, block in enumerate(given)
             ]
             self.pool.seal(OWNER, handle, here, keys, items)
-        self.pool.drain_change()
 
     def release(self, handle: str) -> None:
         self.pool.release(OWNER, handle)

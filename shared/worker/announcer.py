@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shared.messages import subjects
 from shared.messages.common import InstanceRef, NodeRef, RequestRef
@@ -14,6 +15,18 @@ log = logging.getLogger("moonpool.worker")
 MAX_HINTS = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Layers [first, end) of these blocks are ready."""
+
+    ref: RequestRef
+    node: NodeRef
+    prefill: str
+    """Incarnation of who computes them."""
+    blocks: Sequence[KvBlock]
+    layers: tuple[int, int]
+
+
 class KvAnnouncer:
     """Owns the hints that are not sent yet; `run` is a task of the service."""
 
@@ -21,21 +34,19 @@ class KvAnnouncer:
         self._bus = bus
         self._hints: asyncio.Queue[tuple[str, KvReady]] = asyncio.Queue(MAX_HINTS)
 
-    def announce(
-        self,
-        decode: InstanceRef,
-        ref: RequestRef,
-        node: NodeRef,
-        blocks: Sequence[KvBlock],
-        layers: tuple[int, int],
-    ) -> None:
+    def announce(self, decode: InstanceRef, hints: Hints) -> None:
         subject = subjects.instance("decode", decode.id, "kv")
-        first_layer, end_layer = layers
-        for block in blocks:
+        first_layer, end_layer = hints.layers
+        for block in hints.blocks:
             if self._hints.full():
                 return  # the hand-over names every block; decode pulls it then
             hint = KvReady(
-                ref=ref, node=node, block=block, first_layer=first_layer, end_layer=end_layer
+                ref=hints.ref,
+                node=hints.node,
+                block=block,
+                first_layer=first_layer,
+                end_layer=end_layer,
+                prefill=hints.prefill,
             )
             self._hints.put_nowait((subject, hint))
 

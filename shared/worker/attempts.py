@@ -195,6 +195,13 @@ class Attempts(Generic[A]):
             attempt.stop(None)
         self._remember(handle, was_cancelled=True)
 
+    def cancel_of(self, gateway: Peer, handles: Iterable[str]) -> None:
+        """Those of these attempts that run here for this gateway; others are not touched."""
+        for handle in handles:
+            attempt = self._running.get(handle)
+            if attempt is not None and attempt.gateway == gateway:
+                self.cancel(handle)
+
     def stop_all(self, failure: ServiceError) -> None:
         for attempt in self.all():
             attempt.stop(failure)

@@ -28,7 +28,12 @@ class DecodeJob(Attempt):
         self.given_tokens: list[int] = np.frombuffer(run.given_tokens, dtype="<i4").tolist()
         # Without given tokens the first one of decode is token 1: token 0 comes from prefill.
         self.sender = TokenSender(
-            bus, run.ref, "decode", run.reply_subject, max(len(self.given_tokens), 1)
+            bus,
+            run.ref,
+            "decode",
+            run.reply_subject,
+            max(len(self.given_tokens), 1),
+            incarnation=run.incarnation,
         )
         self.handoff: Handoff | None = None
         self.handoff_s = 0.0
@@ -58,7 +63,13 @@ class DecodeJob(Attempt):
         is_let_in = self.verdict is not None and self.verdict.refusal is None
         return (is_let_in or self.handoff is not None) and not (self.is_through or self.is_stopped)
 
+    def is_from_prefill(self, message: KvReady | Handoff) -> bool:
+        """Of its own prefill instance: one that was asked and not chosen may compute it, too."""
+        return message.prefill in ("", self.run.prefill.incarnation)
+
     def hint(self, hint: KvReady) -> None:
+        if not self.is_from_prefill(hint):
+            return
         if len(self._hints) < MAX_HINTS and self.handoff is None:
             self._hints.append(hint)
             self._news.set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence as SequenceOf
 from typing import Literal
 
 from shared.messages.common import Ok
@@ -17,6 +18,7 @@ from shared.worker.decode_judging import DecodeJudging
 from shared.worker.decode_work import DecodeWork
 from shared.worker.early_hints import EarlyHints
 from shared.worker.parts import Load, WorkerParts, not_reserved, pool_lost
+from shared.worker.peer_watch import Peer
 from shared.worker.pool_session import PoolSession
 from shared.worker.promises import Limits, Promise, Promises
 
@@ -74,6 +76,10 @@ class DecodeLoop:
             log.info("%s: its run did not come in time", promise.handle, extra=extra)
         self._early.expire(now_s)
 
+    def end_lost(self, gateway: Peer, handles: SequenceOf[str]) -> None:
+        """Of attempts; a promise without one ends by its time."""
+        self.attempts.cancel_of(gateway, handles)
+
     def load(self) -> Load:
         return Load(
             queued_requests=len(self._promises) - len(self._work.batch),
@@ -119,6 +125,8 @@ class DecodeLoop:
         else:
             reason = self._promises.refusal(handle, num_tokens, num_blocks)
         if reason:
+            if running is None and handle not in self._promises:
+                self.attempts.cancel(handle)  # a prefill that began for us hears so at once
             return ReserveReply(is_accepted=False, reason=reason, retry_after_s=1.0)
         self.attempts.forget(handle)
         self._promises.give(
@@ -181,6 +189,8 @@ class DecodeLoop:
         if job is None:
             if self.attempts.has_finished(handle):
                 return HandoffReply()
+            raise not_reserved(handle)
+        if not job.is_from_prefill(message):
             raise not_reserved(handle)
         job.offer(message)
         return await job.outcome(OUTCOME_TIMEOUT_S)

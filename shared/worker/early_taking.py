@@ -20,9 +20,10 @@ class EarlyTaking:
     def ask(self, job: PrefillJob, prefix: Prefix) -> None:
         """Where it would compute at once and nothing more of its prefix is to come."""
         holder = self._holder
-        if self._queue or (holder is not None and holder.early_slots is not None):
+        is_after_others = len(self._queue) > (job.handle in self._queue)
+        if is_after_others or (holder is not None and holder.early_slots is not None):
             return
-        if job.run.done() or self._holding.may_gain(job, prefix):
+        if self._holding.may_gain(job, prefix):
             return
         num_slots = self._holding.num_slots(job, prefix)
         job.early_slots = EarlySlots(self._tasks, job.session.client, job.handle, num_slots)

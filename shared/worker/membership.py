@@ -38,7 +38,10 @@ class Membership:
                 self._loop.attempts.peer_gone(peer)
 
     def _on_gateway(self, report: GatewayReport) -> None:
-        self._watch.heard(Peer("gateway", report.id, report.incarnation), monotonic_s())
+        gateway = Peer("gateway", report.id, report.incarnation)
+        self._watch.heard(gateway, monotonic_s())
+        if report.lost_attempts:
+            self._loop.end_lost(gateway, report.lost_attempts)
 
     def _on_instance(self, report: InstanceReport) -> None:
         self._watch.heard(Peer(report.service, report.id, report.incarnation), monotonic_s())

@@ -1,8 +1,9 @@
 """One attempt at a prompt, from its reservation to its hand-over."""
 
 import asyncio
+import contextlib
 
-from shared.messages.common import CacheMode, ErrorInfo, FetchSource
+from shared.messages.common import CacheMode, ErrorInfo, FetchSource, InstanceRef
 from shared.messages.prefill import PrefillRun, Reserve
 from shared.worker.attempts import Attempt
 from shared.worker.early_slots import EarlySlots
@@ -33,6 +34,12 @@ class PrefillJob(Attempt):
         self.prompt_logprobs: int | None = None
         """So many likely tokens beside the log probability of each one; None: not wanted."""
         self.run: asyncio.Future[PrefillRun] = asyncio.get_running_loop().create_future()
+        self.decode: InstanceRef | None = None
+        """Who takes it over: as the run says, and another one once its gateway names that."""
+        self.moved = asyncio.Event()
+        """It was named another one."""
+        self.came_early = False
+        """The run came with the reservation: whom it names may not have promised anything."""
         self.run_s = 0.0
         """When the run came, on our clock."""
         self.prefix: Prefix | None = None
@@ -83,3 +90,13 @@ class PrefillJob(Attempt):
         self.chain, self.cache = run.chain, run.cache
         self.prompt_logprobs = run.prompt_logprobs
         self.source = self.source or run.source
+        self.decode = run.decode
+
+    async def is_moved_from(self, decode: InstanceRef, timeout_s: float) -> bool:
+        """Whether another than `decode` takes it over, or is named within this time."""
+        if self.decode == decode:
+            self.moved.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.moved.wait()
+        return self.decode != decode

@@ -1,6 +1,8 @@
 """The prefill role: reservations, the queue of prompts, who is let go. Computes nothing itself."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Literal
 
 from shared.messages.common import InstanceRef, Ok
@@ -19,6 +21,7 @@ from shared.worker.prefill_pass import PassTools
 from shared.worker.prefill_queue import PrefillQueue, Reserved
 from shared.worker.prefill_work import PrefillWork
 from shared.worker.promises import Limits, Promise, Promises
+from shared.worker.reserved_run import run_of
 from shared.worker.turns import Turns
 
 log = logging.getLogger("moonpool.worker")
@@ -89,6 +92,9 @@ class PrefillLoop:
             log.info("%s: its run did not come in time", promise.handle, extra=extra)
             self.attempts.cancel(promise.handle)
 
+    def end_lost(self, gateway: Peer, handles: Sequence[str]) -> None:
+        self.attempts.cancel_of(gateway, handles)
+
     def load(self) -> Load:
         now_s, reserved = monotonic_s(), self._reserved()
         profile = self._queue.profile(reserved, now_s)
@@ -124,7 +130,8 @@ class PrefillLoop:
                 expected_start_s=expected_start_s,
                 retry_after_s=max(expected_start_s, 0.5),
             )
-        if self.attempts.get(handle) is None and self._session is not None:
+        job = self.attempts.get(handle)
+        if job is None and self._session is not None:
             self._promises.give(
                 Promise(
                     handle=handle,
@@ -138,10 +145,17 @@ class PrefillLoop:
             )
             self.attempts.forget(handle)
             job = PrefillJob(message, self._session, now_s)
+            if message.run:
+                self._work.ask_early(job)
             self.attempts.begin(job, self._attend(job), [job.gateway])
-            self._expectations.accepted(job, expected_start_s)
+            if message.run:
+                await asyncio.sleep(0)  # the pool is asked before the run is looked into
+                self._take_early(job, message)
+            if not job.is_stopped:
+                self._expectations.accepted(job, expected_start_s)
             self._parts.poke()
-        return ReserveReply(is_accepted=True, expected_start_s=expected_start_s)
+        has_run = job is not None and job.run.done() and job.decode == message.decode
+        return ReserveReply(is_accepted=True, expected_start_s=expected_start_s, has_run=has_run)
 
     async def run(self, message: PrefillRun) -> Ok:
         """Takes the reserved prompt in the queue; a repeated message does nothing."""
@@ -156,21 +170,53 @@ class PrefillLoop:
         if job.chain and message.chain != job.chain:
             raise bad("chain", "is not the one that was reserved")
         if job.run.done():
+            self._move(job, message.decode)
             return Ok()
         had_chain = bool(job.chain)
-        job.take(message)
-        self._promises.extend(handle)
-        self.attempts.set_deadline(job, message.remaining_ms)
-        decode = message.decode
-        if decode is not None and decode.id != self._parts.context.id:
-            self.attempts.watch(job, Peer("decode", decode.id, decode.incarnation))
-        job.run_s = monotonic_s()
-        self._queue.add(handle, job.num_tokens, job.expected_uncached, job.run_s, job.due_s)
-        job.run.set_result(message)
+        self._take(job, message)
         if not had_chain:
             self._expectations.accepted(job, self._queue.expected_start_s([], job.run_s))
         self._parts.poke()
         return Ok()
+
+    def _take_early(self, job: PrefillJob, message: Reserve) -> None:
+        """Start the run that came with the reservation; a bad one is refused when its gateway
+        sends it."""
+        run = run_of(message)
+        if run is None or job.is_stopped or job.run.done():
+            return
+        try:
+            check_prefill_run(run, job.num_tokens, self._parts)
+        except ServiceError as error:
+            log.info("%s: the run with its reservation: %s", job.handle, error)
+            return
+        job.came_early = True
+        self._take(job, run)
+
+    def _take(self, job: PrefillJob, run: PrefillRun) -> None:
+        """Into the queue: from now on it is work."""
+        job.take(run)
+        self._promises.extend(job.handle)
+        self.attempts.set_deadline(job, run.remaining_ms)
+        self._watch_decode(job)
+        job.run_s = monotonic_s()
+        self._queue.add(job.handle, job.num_tokens, job.expected_uncached, job.run_s, job.due_s)
+        job.run.set_result(run)
+
+    def _move(self, job: PrefillJob, decode: InstanceRef | None) -> None:
+        """Another decode instance takes it over: the one that it was started for refused."""
+        old = job.decode
+        if decode is None or old is None or old == decode:
+            return
+        self.attempts.unwatch(job, Peer("decode", old.id, old.incarnation))
+        job.decode = decode
+        self._watch_decode(job)
+        job.moved.set()
+
+    def _watch_decode(self, job: PrefillJob) -> None:
+        decode = job.decode
+        if decode is not None and decode.id != self._parts.context.id:
+            self.attempts.watch(job, Peer("decode", decode.id, decode.incarnation))
 
     async def cancel(self, message: Cancel) -> Ok:
         self.attempts.cancel(message.ref.handle)

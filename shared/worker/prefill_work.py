@@ -17,8 +17,9 @@ from shared.messages.prefill import Cancel, PrefillRun
 from shared.messages.tokens import FinishReason
 from shared.runtime.clock import monotonic_s
 from shared.runtime.errors import ServiceError
+from shared.runtime.unless import unless
 from shared.telemetry import tracing
-from shared.worker.announcer import KvAnnouncer
+from shared.worker.announcer import Hints, KvAnnouncer
 from shared.worker.early_taking import EarlyTaking
 from shared.worker.handover import asks_to_join, hand_over
 from shared.worker.parts import WorkerParts, pool_lost
@@ -39,6 +40,8 @@ from shared.worker.sampling import finish_reason, params_of, seen_tokens, wire_l
 from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
+MOVE_WAIT_S = 1.0
+"""For a gateway to name another decode instance, once the first one has refused."""
 
 
 class PrefillWork:
@@ -73,6 +76,11 @@ class PrefillWork:
         """Let go of the pool's memory; no job may be left."""
         self._engine = None
 
+    def ask_early(self, job: PrefillJob) -> None:
+        """For the slots of one that need not look for a prefix: in the next turn of the loop."""
+        if not self._holding.may_find(job):
+            self._early.ask(job, Prefix())
+
     async def serve(self, job: PrefillJob) -> None:
         """From the reservation to the answer of decode; whatever fails is raised."""
         with tracing.span("prefill", "server", job.told):
@@ -88,19 +96,19 @@ class PrefillWork:
         self._tools.turns.changed()
         computed = await self._compute(job, run)
         self._leave_queue(job)
-        if run.decode is not None and job.refusal is not None:
-            await self._end_refused(job, run, run.decode, computed)
-        elif run.decode is None or computed.first is None:
+        if job.decode is not None and job.refusal is not None:
+            await self._end_refused(job, run, job.decode, computed)
+        elif job.decode is None or computed.first is None:
             await self._send_end(job, run, computed)
         elif not run.is_resume and self._finish(job, run, computed) is not None:
             await self._send_end(job, run, computed)  # with token 0
-            await self._let_decode_go(job, run, run.decode)
+            await self._let_decode_go(job, run, job.decode)
         else:
             first = computed.first.token if job.first_token is None else job.first_token
-            await self._hand_over(job, run, run.decode, computed, first)
+            await self._hand_over(job, run, computed, first)
 
     async def _hand_over(
-        self, job: PrefillJob, run: PrefillRun, decode: InstanceRef, computed: Computed, first: int
+        self, job: PrefillJob, run: PrefillRun, computed: Computed, first: int
     ) -> None:
         handoff = Handoff(
             ref=job.ref,
@@ -110,9 +118,22 @@ class PrefillWork:
             seen_tokens=seen_tokens(run.sampling, tokens_of(run)),
             times=_times(computed),
             reuse=self._reuse(job, computed),
+            prefill=run.incarnation,
             traceparent=run.traceparent,
         )
+        while (decode := job.decode) is not None:
+            job.moved.clear()
+            try:
+                await unless(job.moved, self._hand_over_to(decode, job, handoff))
+            except ServiceError as error:
+                # It may have promised nothing: then the gateway is about to name another one.
+                may_move = job.came_early and error.code == ErrorCode.NOT_RESERVED
+                if not await job.is_moved_from(decode, MOVE_WAIT_S if may_move else 0.0):
+                    raise
+            if job.decode == decode:
+                return
 
+    async def _hand_over_to(self, decode: InstanceRef, job: PrefillJob, handoff: Handoff) -> None:
         async def must_give_way() -> bool:
             """A decode of this node reads in place and waits for no slots: it needs time alone."""
             is_near = decode.node == job.session.node.id
@@ -155,13 +176,15 @@ class PrefillWork:
     def _new_pass(self, job: PrefillJob, run: PrefillRun, scores: ScoreSender) -> PrefillPass:
         if self._engine is None:
             raise pool_lost()
-        node, decode = job.session.node, run.decode
+        node = job.session.node
         on_layers: OnLayers | None = None
         # A decode of this node reads the blocks where they are.
-        if decode is not None and decode.node != node.id:
+        if job.decode is not None and job.decode.node != node.id:
 
             def on_layers(blocks: list[KvBlock], layers: tuple[int, int]) -> None:
-                self._announcer.announce(decode, job.ref, node, blocks, layers)
+                if job.decode is not None:
+                    hints = Hints(job.ref, node, run.incarnation, blocks, layers)
+                    self._announcer.announce(job.decode, hints)
 
         events = PassEvents(
             on_layers=on_layers,
@@ -176,8 +199,8 @@ class PrefillWork:
         first = computed.first
         if first is None or self._finish(job, run, computed) is not None:
             return
-        if job.judged_tbt_s is not None and run.decode is not None:
-            job.refusal = await asks_to_join(self._bus, job, run.decode, job.judged_tbt_s)
+        if job.judged_tbt_s is not None and job.decode is not None:
+            job.refusal = await asks_to_join(self._bus, job, job.decode, job.judged_tbt_s)
             if job.refusal is not None:
                 return
         await self._sender(job, run).send(
@@ -214,7 +237,9 @@ class PrefillWork:
 
     def _sender(self, job: PrefillJob, run: PrefillRun) -> TokenSender:
         if job.sender is None:
-            job.sender = TokenSender(self._bus, job.ref, "prefill", run.reply_subject)
+            job.sender = TokenSender(
+                self._bus, job.ref, "prefill", run.reply_subject, incarnation=run.incarnation
+            )
         return job.sender
 
     def _finish(self, job: PrefillJob, run: PrefillRun, computed: Computed) -> FinishReason | None:

@@ -48,6 +48,10 @@ class PrefixHolding:
             )
         return job.prefix or prefix
 
+    def may_find(self, job: PrefillJob) -> bool:
+        """Whether there can be a cached prefix for it at all."""
+        return job.reads_cache and bool(job.chain) and self._grid.max_hit_blocks(job.num_tokens) > 0
+
     def may_gain(self, job: PrefillJob, prefix: Prefix) -> bool:
         """Whether the pool may have more of its prefix by now."""
         if not job.reads_cache or not job.may_look_again:

@@ -32,8 +32,12 @@ class TokenSender:
         stage: Literal["prefill", "decode"],
         reply_subject: str,
         next_index: int = 0,
+        *,
+        incarnation: str = "",
     ) -> None:
+        """`incarnation`: of the instance that sends."""
         self._bus = bus
+        self._incarnation = incarnation
         self._ref = ref
         self._stage = stage
         self._reply_subject = reply_subject
@@ -110,6 +114,7 @@ class TokenSender:
         chunk = TokenChunk(
             ref=self._ref,
             stage=self._stage,
+            incarnation=self._incarnation,
             index=self.next_index,
             tokens=list(tokens),
             logprobs=list(logprobs),

@@ -1,5 +1,6 @@
 """What an instance needs of the loop of its role."""
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from shared.messages.common import Ok
@@ -44,6 +45,9 @@ class WorkerLoop(Protocol):
         """Returns when nothing uses the pool any more."""
 
     def expire(self, now_s: float) -> None: ...
+
+    def end_lost(self, gateway: Peer, handles: Sequence[str]) -> None:
+        """Ends those of these attempts that are this gateway's: it never heard of their places."""
 
     def load(self) -> Load: ...
 

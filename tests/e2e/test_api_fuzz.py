@@ -1,6 +1,5 @@
 """The API against its own OpenAPI document: whatever is sent, the answer is as it says."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -17,10 +16,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from services.gateway.openapi import openapi_document
-from tests.support.cluster import DUMMY_MODEL, HostedCluster, dummy_options
+from tests.conftest import FEW_TOKENS
+from tests.support.cluster import DUMMY_MODEL, HostedCluster
 
 pytestmark = pytest.mark.e2e
-MOST_TOKENS = 4
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -43,16 +42,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def fuzzed() -> Iterator[HostedCluster]:
-    """Answers are short, so that many requests fit into the time."""
-    env = {"gateway": {"MOONPOOL_DEFAULT_MAX_TOKENS": str(MOST_TOKENS)}}
-    with HostedCluster(dummy_options(extra_env=env)) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def api_schema(fuzzed: HostedCluster) -> Any:
-    return schemathesis.openapi.from_url(f"{fuzzed.base_url}/openapi.json")
+def api_schema(dummy_cluster: HostedCluster) -> Any:
+    return schemathesis.openapi.from_url(f"{dummy_cluster.base_url}/openapi.json")
 
 
 def shortened(body: Any) -> Any:
@@ -60,8 +51,8 @@ def shortened(body: Any) -> Any:
     if not isinstance(body, dict):
         return body
     for field in ("max_tokens", "max_completion_tokens"):
-        if type(body.get(field)) is int and body[field] > MOST_TOKENS:
-            body[field] = MOST_TOKENS
+        if type(body.get(field)) is int and body[field] > FEW_TOKENS:
+            body[field] = FEW_TOKENS
     if type(body.get("n")) is int and 2 < body["n"] <= 16:
         body["n"] = 2
     return body
@@ -102,8 +93,9 @@ def test_every_answer_is_as_the_document_says_for_long(
     fuzz(api_schema, "post", path, mode, 400)
 
 
-def test_the_cluster_serves_after_all_that(fuzzed: HostedCluster) -> None:
+def test_the_cluster_serves_after_all_that(dummy_cluster: HostedCluster) -> None:
     body = {"model": DUMMY_MODEL, "prompt": "hello", "max_tokens": 2}
-    answer = httpx.post(f"{fuzzed.base_url}/v1/completions", json=body, timeout=30, trust_env=False)
+    url = f"{dummy_cluster.base_url}/v1/completions"
+    answer = httpx.post(url, json=body, timeout=30, trust_env=False)
     assert answer.status_code == 200
-    assert not fuzzed.deaths
+    assert not dummy_cluster.deaths

@@ -4,6 +4,7 @@ Whoever asks gets a clear error, somebody counts it, and nobody else is hit.
 """
 
 import asyncio
+from typing import Any
 
 import httpx
 import hypothesis
@@ -17,7 +18,7 @@ from shared.messages.access import ACCESS
 from shared.messages.reports import PingReply
 from shared.runtime.bus import Bus, error_of
 from shared.runtime.lifecycle import PingRequest
-from tests.support.api import Api
+from tests.support.api import NO_TLS, Api
 from tests.support.bad_bytes import HUGE, payloads
 from tests.support.cluster import DUMMY_MODEL, HostedCluster
 from tests.support.load import Load
@@ -32,6 +33,7 @@ MEMBERS = {
     "decode": "decode-1",
 }
 EXAMPLES = 5
+PLAINLY: dict[str, Any] = {"timeout": 10, "trust_env": False, "verify": NO_TLS}
 PROMPT = [5] * 300
 
 
@@ -133,13 +135,13 @@ def test_bad_bytes_on_an_endpoint(cluster: HostedCluster, path: str) -> None:
     @hypothesis.given(payloads(["model", "prompt", "messages", "max_tokens"]))
     def is_refused(payload: bytes) -> None:
         url = f"{cluster.base_url}{path}"
-        answer = httpx.post(url, content=payload, timeout=10, trust_env=False)
+        answer = httpx.post(url, content=payload, **PLAINLY)
         assert answer.status_code in (400, 404), answer.text
         assert answer.json()["error"]["message"]
 
     is_refused()
     url = f"{cluster.base_url}{path}"
-    assert httpx.post(url, content=HUGE * 3, timeout=10, trust_env=False).status_code == 413
+    assert httpx.post(url, content=HUGE * 3, **PLAINLY).status_code == 413
     # A body that does not come, and one that is longer than was said.
     asyncio.run(_half_a_body(cluster.base_url, path))
 

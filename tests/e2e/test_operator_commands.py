@@ -1,7 +1,6 @@
 """pin, drop, replicate, flush and drain as an operator runs them, on a cluster that serves."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scripts.cli import main
-from tests.support.cluster import HostedCluster, dummy_options
+from tests.support.cluster import HostedCluster
 from tests.support.command_line import command
 from tests.support.deadline import wait_until
 from tests.support.load import Load
@@ -19,11 +18,10 @@ BLOCK = 256
 COMMANDS = ("pin", "drop", "replicate", "flush", "drain", "role")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[HostedCluster]:
-    """Of its own: it is emptied and drained."""
-    with HostedCluster(dummy_options()) as cluster:
-        yield cluster
+@pytest.fixture
+def cluster(dummy_cluster: HostedCluster) -> HostedCluster:
+    """The one of all tests: what is drained here is taken back, and all may be forgotten."""
+    return dummy_cluster
 
 
 def text_of(name: str) -> str:
@@ -200,7 +198,7 @@ def test_nothing_is_done_without_a_yes(cluster: HostedCluster, arguments: tuple[
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_examples(name: str) -> None:
-    done = CliRunner(env={"COLUMNS": "100"}).invoke(main.app, [name, "--help"])
+    done = CliRunner(env={"COLUMNS": "100"}).invoke(main.make_app(name), [name, "--help"])
     assert done.exit_code == 0
     for word in ("Examples", "--json", "--yes"):
         assert word in done.stdout

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -12,7 +11,7 @@ from shared.messages.common import Empty
 from shared.messages.conductor import StateReply
 from tests.conftest import StartCluster
 from tests.support.api import Api, on_nodes
-from tests.support.cluster import HostedCluster, dummy_options
+from tests.support.cluster import HostedCluster
 from tests.support.deadline import until, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
@@ -20,17 +19,11 @@ PROMPT = list(range(3, 500)) * 3
 ANSWER_TOKENS = 400
 
 
-@pytest.fixture(scope="module")
-def shared_cluster() -> Iterator[HostedCluster]:
-    with HostedCluster(dummy_options()) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def cluster(shared_cluster: HostedCluster) -> HostedCluster:
+def cluster(fault_cluster: HostedCluster) -> HostedCluster:
     """Whole again, whatever the test before did to it."""
-    shared_cluster.wait_ready()
-    return shared_cluster
+    fault_cluster.wait_ready()
+    return fault_cluster
 
 
 @pytest.fixture

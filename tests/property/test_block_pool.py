@@ -7,9 +7,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shared.kv.block_pool import BlockPool, HeldBlock, Refusal, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import HeldBlock, Refusal, SealItem
 
 NUM_SLOTS = 6
 CAP = 5

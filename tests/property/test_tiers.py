@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from services.transfer.node_pool import NodePool
 from services.transfer.promoter import Promoter
 from services.transfer.ssd_tier import SsdTier
-from shared.kv.block_pool import HeldBlock, Refusal, SealItem
 from shared.kv.ids import BlockKey, Slot
+from shared.kv.pool_values import HeldBlock, Refusal, SealItem
 from shared.kv.tiered_residency import drain, page
 from shared.messages.transfer import KvGeometry
 from shared.runtime.clock import monotonic_s

@@ -8,6 +8,8 @@ import httpx
 from tests.support.deadline import PATIENCE
 
 TIMEOUT_S = 60.0 * PATIENCE
+NO_TLS = False
+"""`verify` of who asks by plain HTTP: all authorities' certificates take 25 ms to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Api:
             headers=self.headers,
             timeout=TIMEOUT_S,
             trust_env=False,
+            verify=NO_TLS,
         )
         return self.read(response)
 

@@ -7,7 +7,7 @@ import asyncio
 import signal
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Self, TypeVar
 
 from scripts.launcher.cluster import LocalCluster
@@ -27,13 +27,19 @@ KEPT_LINES = 4000
 RESTART_POLICY = RestartPolicy(first_delay_s=0.05, quick_death_s=1.0, max_quick_deaths=5)
 
 
+# Other tests take the cores for longer than that: a hit that is not looked for in time is none.
+PATIENT = {"MOONPOOL_MATCH_TIMEOUT_MS": "200"}
+
+
 def dummy_options(**changes: Any) -> ClusterOptions:
     """Two nodes of the tiny dummy model; small and quick to start."""
+    given: Mapping[str, Mapping[str, str]] = changes.pop("extra_env", {})
     fields: dict[str, Any] = {
         "model": DUMMY_MODEL,
         "pool_bytes": DUMMY_POOL_BYTES,
         "drain_timeout_s": 2.0,
         "threads": 1,
+        "extra_env": {**given, "conductor": {**PATIENT, **given.get("conductor", {})}},
         **changes,
     }
     return ClusterOptions(**fields)
@@ -45,6 +51,8 @@ class HostedCluster:
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
         self.lines: deque[tuple[str, str]] = deque(maxlen=KEPT_LINES)
+        self.num_lines = 0
+        """That were said, kept or not."""
         self.deaths: list[Exit] = []
         self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
         self._started = threading.Event()
@@ -125,11 +133,11 @@ class HostedCluster:
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         self.call(self.cluster.wait_ready(timeout_s))
 
-    def logs(self, name: str | None = None) -> str:
-        """The latest output of one process or of all."""
-        return "\n".join(
-            f"{source} | {line}" for source, line in list(self.lines) if name in (None, source)
-        )
+    def logs(self, name: str | None = None, *, since: int = 0) -> str:
+        """The latest output of one process or of all, after the first `since` lines of all."""
+        lines = list(self.lines)
+        lines = lines[max(0, len(lines) - (self.num_lines - since)) :]
+        return "\n".join(f"{source} | {line}" for source, line in lines if name in (None, source))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the cluster's loop and wait for it."""
@@ -154,13 +162,17 @@ class HostedCluster:
         finally:
             self._started.set()
 
+    def _keep(self, name: str, line: str) -> None:
+        self.lines.append((name, line))
+        self.num_lines += 1
+
     async def _host(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._folders: list[Any] = []
         self.cluster = LocalCluster(
             self.options,
-            on_line=lambda name, line: self.lines.append((name, line)),
+            on_line=self._keep,
             on_death=self.deaths.append,
             restart_policy=RESTART_POLICY,
         )

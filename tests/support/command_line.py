@@ -20,7 +20,7 @@ def command(cluster: HostedCluster, *arguments: str, is_sure: bool = True) -> di
     variables = {f"MOONPOOL_{name.upper()}": value for name, value in own.items()}
     sure = ["--yes"] if is_sure else []
     done = CliRunner(env=variables | {"MOONPOOL_NATS_URL": cluster.nats_url}).invoke(
-        main.app, [*arguments, *sure, "--json"]
+        main.make_app(arguments[0]), [*arguments, *sure, "--json"]
     )
     if isinstance(done.exception, CommandError):
         error = {"message": done.exception.message, "hint": done.exception.hint}

@@ -30,13 +30,14 @@ from shared.messages.conductor import (
     PlaceRequest,
 )
 from shared.messages.decode import DecodeRun
-from shared.messages.prefill import Cancel, PrefillRun
-from shared.messages.reports import InstanceReport, PingReply
+from shared.messages.prefill import Cancel, PrefillRun, Reserve
+from shared.messages.reports import GatewayReport, InstanceReport, PingReply
 from shared.messages.tokens import PromptLogprobs, TokenChunk, TokenLogprobs
 from shared.runtime.bus import Bus
 from shared.runtime.lifecycle import PingRequest
 from shared.runtime.micro import Endpoint, MicroService
 from shared.runtime.tasks import Tasks
+from shared.worker.reserved_run import run_of
 
 LOG = logging.getLogger("test.fake")
 MODEL = "dummy:tiny"
@@ -67,6 +68,8 @@ class FakeInstance:
     """Of them in attempt 0."""
     error: ErrorInfo | None = None
     is_silent: bool = False
+    own_answer: list[int] | None = None
+    """Other tokens than all others have."""
     is_alive: bool = False
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -156,7 +159,8 @@ class FakeInstance:
         if not run.is_resume:
             times = Times(queue_s=0.01, load_s=0.02, compute_s=0.03)
             reuse = Reuse(prompt_tokens=9_999, local_tokens=16, remote_tokens=16, fetched_bytes=100)
-            await self._send(run, 0, self.cluster.answer[:1], times=times, reuse=reuse)
+            answer = self.own_answer or self.cluster.answer
+            await self._send(run, 0, answer[:1], times=times, reuse=reuse)
         self.cluster.handed_over(run.ref)
 
     async def _score(self, run: PrefillRun, num_top: int) -> bool:
@@ -207,6 +211,7 @@ class FakeInstance:
             ref=run.ref,
             stage=self.service,
             index=index,
+            incarnation=run.incarnation,
             tokens=tokens,
             logprobs=[] if num_top is None else logprobs,
             **more,
@@ -230,6 +235,19 @@ class FakeCluster:
         self.targets: Targets | None = None
         self.losers: list[Candidate] = []
         self.repeats_chunks = False
+        self.starts_early = False
+        """Runs that come with the question begin before it is answered."""
+        self.asks_first: list[str] = []
+        """Prefill instances that begin such a run and are not chosen."""
+        self.num_lost_replies = 0
+        """Placements that are made and not told of."""
+        self.place_gate = asyncio.Event()
+        """Closed, it holds answers back."""
+        self.place_gate.set()
+        self.reply_refusal: ErrorInfo | None = None
+        """As when instances accepted and others did not."""
+        self.lost_attempts: list[str] = []
+        """As gateways report them."""
         self._handovers: dict[str, asyncio.Event] = {}
         self._micro = MicroService(bus, tasks, LOG)
 
@@ -248,6 +266,7 @@ class FakeCluster:
             ],
         )
         await self.bus.subscribe(subjects.FINISHED_BILLS, FinishedBill, self.bills.append)
+        await self.bus.subscribe(subjects.report("gateway", "*"), GatewayReport, self._on_gateway)
         for number in range(num_each):
             await self.add("prefill", f"p{number}")
             await self.add("decode", f"d{number}")
@@ -303,6 +322,15 @@ class FakeCluster:
         if prefill is None or (decode is None and needs_decode):
             error = ErrorInfo(code=ErrorCode.NO_INSTANCE, message="nobody left", is_retryable=True)
             return PlaceReply(refusal=error)
+        is_started = self.starts_early and bool(request.run)
+        if is_started:
+            await self._start_early(request, prefill, decode)
+        await self.place_gate.wait()
+        if self.num_lost_replies:
+            self.num_lost_replies -= 1
+            await asyncio.Event().wait()
+        if self.reply_refusal is not None:
+            return PlaceReply(refusal=self.reply_refusal)
         return PlaceReply(
             placement=Placement(
                 prefill=prefill.ref,
@@ -311,9 +339,32 @@ class FakeCluster:
                 source=None,
                 predicted=PREDICTED,
                 policy="fake",
+                is_started=is_started,
             ),
             losers=self.losers,
         )
+
+    async def _start_early(
+        self, request: PlaceRequest, prefill: FakeInstance, decode: FakeInstance | None
+    ) -> None:
+        """As a reservation does that takes the run along."""
+        for one in [*map(self.get, self.asks_first), prefill]:
+            run = run_of(
+                Reserve(
+                    ref=request.ref,
+                    incarnation=one.incarnation,
+                    num_tokens=request.num_tokens,
+                    max_tokens=request.max_tokens,
+                    run=request.run,
+                    decode=None if decode is None else decode.ref,
+                    remaining_ms=request.remaining_ms,
+                )
+            )
+            assert run is not None
+            await one._on_run(run)
+
+    def _on_gateway(self, report: GatewayReport) -> None:
+        self.lost_attempts = report.lost_attempts or self.lost_attempts
 
     def _pick(self, service: str, wanted: str | None, exclude: list[str]) -> FakeInstance | None:
         for one in self.instances:

@@ -100,6 +100,10 @@ class FakeInstance:
     async def _accept(_: Reserve) -> ReserveReply:
         return ReserveReply(is_accepted=True, expected_start_s=0.25)
 
+    async def start(self, reserve: Reserve) -> ReserveReply:
+        """Accept, and begin a run that comes along."""
+        return ReserveReply(is_accepted=True, has_run=bool(reserve.run))
+
     async def refuse(self, _: Reserve) -> ReserveReply:
         return ReserveReply(is_accepted=False, reason="full", retry_after_s=0.7)
 

@@ -8,9 +8,10 @@ import xxhash
 
 from services.transfer.slot_line import SlotLine
 from shared.kv.block_keys import split
-from shared.kv.block_pool import BlockPool, Refusal, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey, Generation, Slot
+from shared.kv.pool_values import Refusal, SealItem
 from shared.messages.common import ErrorCode, FetchSource, NodeRef, RequestRef
 from shared.messages.pool import (
     AllocateReply,

@@ -98,8 +98,14 @@ class Driven:
 
     @staticmethod
     def answer(effect: SendReserve, *, is_accepted: bool, start_s: float = 0.0) -> ReserveAnswered:
+        """An instance that is given a run starts it."""
         return ReserveAnswered(
-            effect.place_id, effect.role, effect.instance, is_accepted, expected_start_s=start_s
+            effect.place_id,
+            effect.role,
+            effect.instance,
+            is_accepted,
+            expected_start_s=start_s,
+            has_run=effect.role == "prefill" and is_accepted and effect.request.has_run,
         )
 
     @property

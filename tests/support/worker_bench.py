@@ -24,8 +24,9 @@ from shared.messages.common import (
     Sampling,
 )
 from shared.messages.decode import DecodeRun
+from shared.messages.envelope import encode
 from shared.messages.index import ClaimFormat, ClaimReply
-from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply
+from shared.messages.prefill import Cancel, PrefillRun, Reserve, ReserveReply, UnplacedRun
 from shared.messages.reports import GatewayReport
 from shared.messages.tokens import PromptLogprobs, TokenChunk
 from shared.runtime.bus import Bus
@@ -154,6 +155,7 @@ class WorkerBench:
         self.workers: list[Worker] = []
         self.gateway = "gw"
         self.gateway_incarnation = "gw-1"
+        self.lost_attempts: list[str] = []
         self.heartbeat: asyncio.Task[None] | None = None
         self._numbers = count(1)
 
@@ -162,7 +164,10 @@ class WorkerBench:
             self.bus,
             subjects.report("gateway", self.gateway),
             lambda: GatewayReport(
-                id=self.gateway, incarnation=self.gateway_incarnation, state="ready"
+                id=self.gateway,
+                incarnation=self.gateway_incarnation,
+                state="ready",
+                lost_attempts=self.lost_attempts,
             ),
         )
         self.heartbeat = self.tasks.start_soon(beat.run(), name="gateway heartbeat")
@@ -249,9 +254,7 @@ class WorkerBench:
         """Reserve at both and run at both, as conductor and gateway do; without `decode` at one."""
         ref = ref or self.new_ref()
         sampling = sampling or Sampling(max_tokens=8, ignore_eos=True)
-        answer = Answer(ref)
-        reply_subject = subjects.gateway_tokens(self.gateway, ref.request_id, ref.attempt)
-        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
+        answer, reply_subject = await self.listen(ref)
         chain = chain_of(tokens, self.format)
         common: dict[str, Any] = {"chain": chain, "cache": cache}
         for_decode = {**common, "max_tokens": sampling.max_tokens}
@@ -279,13 +282,44 @@ class WorkerBench:
         await asyncio.gather(*runs)
         return answer
 
+    async def listen(self, ref: RequestRef) -> tuple[Answer, str]:
+        """What comes of an attempt, and the subject on which it comes."""
+        answer = Answer(ref)
+        subject = subjects.gateway_tokens(self.gateway, ref.request_id, ref.attempt)
+        await self.bus.subscribe(subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
+        return answer, subject
+
+    async def reserve_with_run(
+        self,
+        worker: Worker,
+        ref: RequestRef,
+        tokens: Tokens,
+        decode: Worker | None,
+        reply_subject: str,
+        sampling: Sampling,
+        **fields: Any,
+    ) -> ReserveReply:
+        """At a prefill instance, which starts the run if it accepts."""
+        run = UnplacedRun(
+            model=MODEL,
+            tokens=tokens.astype("<i4").tobytes(),
+            sampling=sampling,
+            reply_subject=reply_subject,
+        )
+        early: dict[str, Any] = {
+            "max_tokens": sampling.max_tokens,
+            "chain": chain_of(tokens, self.format),
+            "run": encode(run),
+            "decode": None if decode is None else decode.ref,
+            "remaining_ms": int(PATIENCE_S * 1e3),
+        }
+        return await self.reserve(worker, ref, tokens, **early, **fields)
+
     async def submit_decode_alone(
         self, tokens: Tokens, prefill: InstanceRef, decode: Worker
     ) -> Answer:
         """Decode expects KV of a prefill instance that the test plays or kills."""
-        answer = Answer(self.new_ref())
-        reply_subject = subjects.gateway_tokens(self.gateway, answer.ref.request_id, 0)
-        await self.bus.subscribe(reply_subject, TokenChunk, answer.on_chunk, is_acknowledged=True)
+        answer, reply_subject = await self.listen(self.new_ref())
         await self.reserve(decode, answer.ref, tokens)
         await self.run_alone(
             decode, tokens, answer.ref, prefill, decode, reply_subject=reply_subject

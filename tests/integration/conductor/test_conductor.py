@@ -4,7 +4,7 @@ import asyncio
 import random
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from shared.messages.common import Empty, ErrorCode, InstanceRef
 from shared.messages.conductor import (
     ModelsReply,
 )
+from shared.messages.prefill import Reserve, ReserveReply
 from shared.messages.reports import GatewayReport, NodeReport
 from shared.runtime.bus import Bus
 from shared.runtime.clock import monotonic_s
@@ -28,7 +29,7 @@ from shared.scheduling.core_settings import CoreSettings
 from shared.scheduling.journal import from_line
 from tests.support.conducting import Conducting
 from tests.support.deadline import until
-from tests.support.fake_instance import ROOT
+from tests.support.fake_instance import ROOT, FakeInstance
 from tests.support.fake_node import FakeNode
 from tests.support.hosted import Hosted
 from tests.support.servers import TestServer
@@ -244,3 +245,54 @@ async def test_the_journal_of_a_live_conductor_replays(cluster: Conducting, tmp_
     assert sum(len(step.effects) for step in steps) >= 15
     for step in steps:
         assert tuple(core.on_event(step.event, step.now_s)) == step.effects
+
+
+async def test_a_run_goes_to_the_prefill_with_whom_it_hands_over_to(cluster: Conducting) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    for name in ("p1", "p2"):
+        fakes[name].answer = fakes[name].start
+    run = b"not looked into"
+    placement = await cluster.placed(run=run, num_tokens=20, remaining_ms=9_000)
+    assert placement.is_started
+    (asked,) = fakes[placement.prefill.id].reserves
+    assert (asked.run, asked.decode) == (run, placement.decode)
+    assert 8_000 < asked.remaining_ms <= 9_000
+    assert placement.decode is not None
+    assert [one.run for one in fakes[placement.decode.id].reserves] == [b""]
+    assert not (await cluster.placed(num_tokens=20)).is_started
+
+
+async def test_a_run_whose_decode_refused_is_left_for_its_gateway_to_direct(
+    cluster: Conducting,
+) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    refused: list[str] = []
+
+    def refuses_once(fake: FakeInstance) -> Callable[[Reserve], Awaitable[ReserveReply]]:
+        async def answer(asked: Reserve) -> ReserveReply:
+            if refused:
+                return ReserveReply(is_accepted=True)
+            refused.append(fake.report.id)
+            return await fake.refuse(asked)
+
+        return answer
+
+    for number in (1, 2):
+        fakes[f"p{number}"].answer = fakes[f"p{number}"].start
+        fakes[f"d{number}"].answer = refuses_once(fakes[f"d{number}"])
+    placement = await cluster.placed(run=b"run")
+    (asked,) = fakes[placement.prefill.id].reserves
+    assert asked.decode is not None
+    assert placement.decode is not None
+    assert [asked.decode.id] == refused
+    assert placement.decode.id not in refused
+    assert not placement.is_started
+
+
+async def test_what_is_explained_is_asked_of_nobody(cluster: Conducting) -> None:
+    await cluster.host()
+    fakes = await cluster.two_nodes()
+    await cluster.placed(explain=True, run=b"run")
+    assert not any(fake.reserves for fake in fakes.values())

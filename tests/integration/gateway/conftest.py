@@ -18,6 +18,7 @@ from services.gateway.settings import GatewaySettings
 from shared.runtime.bus import Bus
 from shared.runtime.lifecycle import Context
 from shared.runtime.tasks import Tasks
+from tests.support.api import NO_TLS
 from tests.support.deadline import until
 from tests.support.fake_cluster import MODEL, FakeCluster
 
@@ -92,7 +93,7 @@ async def running_rig(
 
 
 def trusting(cert: Path | None) -> ssl.SSLContext | bool:
-    return True if cert is None else ssl.create_default_context(cafile=str(cert))
+    return NO_TLS if cert is None else ssl.create_default_context(cafile=str(cert))
 
 
 @pytest.fixture

@@ -19,14 +19,8 @@ SMALL_BLOCKS = ModelFormat(block_tokens=64)
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights, kernels and self-tests, made once for all tests of this worker."""
-    return tmp_path_factory.mktemp("model")
-
-
-@pytest.fixture(scope="session")
-def loaded(model_folder: Path) -> LoadedModel:
-    return reference_model(model_folder)
+def loaded(engine_cache: Path) -> LoadedModel:
+    return reference_model(engine_cache)
 
 
 @asynccontextmanager
@@ -67,28 +61,28 @@ async def two_nodes(
 
 @pytest.fixture
 async def nodes(
-    nats_url: str, model_folder: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, engine_cache: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TwoNodes]:
-    async with two_nodes(nats_url, model_folder, loaded, monkeypatch, NUM_SLOTS) as made:
+    async with two_nodes(nats_url, engine_cache, loaded, monkeypatch, NUM_SLOTS) as made:
         yield made
 
 
 @pytest.fixture
 async def small_block_nodes(
-    nats_url: str, model_folder: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, engine_cache: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TwoNodes]:
     """Blocks of a quarter of the grid."""
-    small = reference_model(model_folder, SMALL_BLOCKS)
+    small = reference_model(engine_cache, SMALL_BLOCKS)
     async with two_nodes(
-        nats_url, model_folder, small, monkeypatch, 4 * NUM_SLOTS, SMALL_BLOCKS
+        nats_url, engine_cache, small, monkeypatch, 4 * NUM_SLOTS, SMALL_BLOCKS
     ) as made:
         yield made
 
 
 @pytest.fixture
 async def bf16_nodes(
-    nats_url: str, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, engine_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TwoNodes]:
-    loaded = reference_model(model_folder, BFLOAT16)
-    async with two_nodes(nats_url, model_folder, loaded, monkeypatch, NUM_SLOTS, BFLOAT16) as made:
+    loaded = reference_model(engine_cache, BFLOAT16)
+    async with two_nodes(nats_url, engine_cache, loaded, monkeypatch, NUM_SLOTS, BFLOAT16) as made:
         yield made

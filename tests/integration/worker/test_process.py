@@ -33,7 +33,9 @@ def worker_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def worker(own_nats: TestServer, worker_folder: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
+def worker(
+    own_nats: TestServer, worker_folder: Path, tmp_path: Path, engine_cache: Path
+) -> Iterator[ServiceProcess]:
     """A decode process and the transfer it needs; no cache-index answers yet."""
     common = {"nats_url": own_nats.url, "shared_dir": worker_folder, "drain_timeout_s": 1}
     with (
@@ -45,7 +47,7 @@ def worker(own_nats: TestServer, worker_folder: Path, tmp_path: Path) -> Iterato
             tmp_path / "d.log",
             instance_id="d",
             model=MODEL,
-            cache_dir=tmp_path,
+            cache_dir=engine_cache,
             **common,
         ) as process,
     ):

@@ -78,10 +78,10 @@ async def nodes(
     tmp_path: Path,
     shared_dir: Path,
     loaded: LoadedModel,
-    model_folder: Path,
+    engine_cache: Path,
     transfers: list[ServiceProcess],
 ) -> AsyncIterator[RealNodes]:
-    async with worker_bench(nats_url, model_folder, shared_dir) as bench:
+    async with worker_bench(nats_url, engine_cache, shared_dir) as bench:
         reports: dict[str, NodeReport] = {}
 
         def on_report(report: NodeReport) -> None:
@@ -199,7 +199,7 @@ async def test_a_transfer_that_hangs_is_given_up_until_it_answers_again(
 
 
 async def test_a_prefill_killed_before_its_hand_over_costs_decode_nothing_for_long(
-    nodes: RealNodes, nats_url: str, shared_dir: Path, tmp_path: Path
+    nodes: RealNodes, nats_url: str, shared_dir: Path, tmp_path: Path, engine_cache: Path
 ) -> None:
     seen: dict[str, InstanceReport] = {}
 
@@ -213,7 +213,7 @@ async def test_a_prefill_killed_before_its_hand_over_costs_decode_nothing_for_lo
         instance_id="victim",
         nats_url=nats_url,
         shared_dir=shared_dir,
-        cache_dir=tmp_path,
+        cache_dir=engine_cache,
         model=MODEL,
         node="a",
     ) as victim:

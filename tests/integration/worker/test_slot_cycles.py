@@ -21,11 +21,11 @@ NUM_BLOCKS = 8
 
 @pytest.fixture
 async def tight_nodes(
-    nats_url: str, model_folder: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, engine_cache: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[TwoNodes]:
     """Pools with room for one prompt and a half."""
     slots = NUM_BLOCKS * 3 // 2
-    async with two_nodes(nats_url, model_folder, loaded, monkeypatch, slots) as made:
+    async with two_nodes(nats_url, engine_cache, loaded, monkeypatch, slots) as made:
         yield made
 
 

@@ -9,11 +9,6 @@ from shared.engine.loaded_model import LoadedModel, load_model
 
 
 @pytest.fixture(scope="session")
-def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("engine-cache")
-
-
-@pytest.fixture(scope="session")
 def tiny(engine_cache: Path) -> LoadedModel:
     return load_model("dummy:tiny", cache_dir=engine_cache, threads=1)
 
@@ -58,7 +53,9 @@ def tiny_torch_bf16(engine_cache: Path) -> LoadedModel:
 
 
 @pytest.fixture(autouse=True)
-def _threads_stay_as_they_were() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
+    """Tests of other workers need the other cores; who wants more threads says so."""
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)

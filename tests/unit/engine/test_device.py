@@ -94,16 +94,15 @@ def test_the_cpus_model_counts_where_torch_multiplies_and_only_there(tmp_path: P
 
 
 def test_two_cpu_models_share_a_root_with_our_kernels_only(
-    tiny: LoadedModel, tiny_torch: LoadedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tiny: LoadedModel, tiny_torch: LoadedModel, monkeypatch: pytest.MonkeyPatch, cache_dir: Path
 ) -> None:
-    (tmp_path / "cpuinfo").write_text("")
 
     def another_cpu(*, with_model: bool) -> str:
         return cpu_isa(with_model=False) + (" Other/1/2" if with_model else "")
 
     monkeypatch.setattr(device_module, "cpu_isa", another_cpu)
     for loaded in (tiny, tiny_torch):
-        again = load_model("dummy:tiny", cache_dir=tmp_path, linear_mode=loaded.model.linear_mode)
+        again = load_model("dummy:tiny", cache_dir=cache_dir, linear_mode=loaded.model.linear_mode)
         is_equal = again.kv_format.root() == loaded.kv_format.root()
         assert is_equal == (loaded.model.kernels is not None)
 

@@ -21,15 +21,15 @@ ANSWERS: dict[str, Any] = json.loads((GOLDENS / "families.json").read_text())["a
 REPETITION_PENALTY = 1.3
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def loaded(name: str, tmp_path: Path) -> LoadedModel:
-    folder = write_family(FAMILIES[name], tmp_path / name)
-    return load_model(str(folder), cache_dir=tmp_path / "cache", block_tokens=64)
+@pytest.fixture(scope="module")
+def loaded(name: str, engine_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = write_family(FAMILIES[name], tmp_path_factory.mktemp("family") / name)
+    return load_model(str(folder), cache_dir=engine_cache, block_tokens=64)
 
 
 def answer_of(

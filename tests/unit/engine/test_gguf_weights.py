@@ -17,14 +17,16 @@ Values = npt.NDArray[np.float32]
 Make = Callable[[np.random.Generator, int], tuple[Raw, Values]]
 
 
-def load(folder: Path) -> LoadedModel:
+def load(folder: Path, cache_dir: Path) -> LoadedModel:
     path = write_gguf(folder / "m.gguf", byte_level_metadata(), llama_tensors())
-    return load_model(str(path), cache_dir=folder / "cache")
+    return load_model(str(path), cache_dir=cache_dir)
 
 
-def test_rows_of_query_and_key_are_put_in_the_order_of_split_halves(tmp_path: Path) -> None:
-    load(tmp_path)
-    weights = MappedWeights(next((tmp_path / "cache" / "weights").glob("*.safetensors")))
+def test_rows_of_query_and_key_are_put_in_the_order_of_split_halves(
+    tmp_path: Path, cache_dir: Path
+) -> None:
+    load(tmp_path, cache_dir)
+    weights = MappedWeights(next((cache_dir / "weights").glob("*.safetensors")))
     qkv = weights.tensor("layers.0.qkv")
     stored = {name: torch.from_numpy(value) for name, value in llama_tensors().items()}
     # A head of 4 is stored as (0, 2, 1, 3): pairs of the interleaved form.
@@ -34,8 +36,8 @@ def test_rows_of_query_and_key_are_put_in_the_order_of_split_halves(tmp_path: Pa
     assert torch.equal(qkv, torch.cat([query, key, stored["blk.0.attn_v.weight"]]))
 
 
-def test_a_gguf_file_is_served(tmp_path: Path) -> None:
-    bench = EngineBench(load(tmp_path), num_slots=1)
+def test_a_gguf_file_is_served(tmp_path: Path, cache_dir: Path) -> None:
+    bench = EngineBench(load(tmp_path, cache_dir), num_slots=1)
     assert len(bench.greedy([1, 2, 3], [0], max_tokens=4)) >= 1
 
 
@@ -98,7 +100,7 @@ def stored_f32(random: np.random.Generator, count: int) -> tuple[Raw, Values]:
     ],
 )
 def test_stored_numbers_become_the_values_that_their_format_says(
-    tmp_path: Path, ggml_type: int, make: Make
+    tmp_path: Path, cache_dir: Path, ggml_type: int, make: Make
 ) -> None:
     """Scales and bytes at random; the values by the format's own formula."""
     metadata = byte_level_metadata()
@@ -116,38 +118,42 @@ def test_stored_numbers_become_the_values_that_their_format_says(
         stored[name] = ggml_type, raw.tobytes()
         expected[name] = torch.from_numpy(values.reshape(shapes[name]))
     path = write_gguf(tmp_path / "m.gguf", metadata, tensors, stored=stored)
-    load_model(str(path), cache_dir=tmp_path / "cache", linear_mode="plain")
-    weights = MappedWeights(next((tmp_path / "cache" / "weights").glob("*.safetensors")))
+    load_model(str(path), cache_dir=cache_dir, linear_mode="plain")
+    weights = MappedWeights(next((cache_dir / "weights").glob("*.safetensors")))
     assert torch.equal(weights.tensor("embeddings"), expected["token_embd.weight"])
     assert torch.equal(weights.tensor("layers.0.down"), expected["blk.0.ffn_down.weight"])
     assert torch.equal(weights.tensor("layers.0.qkv")[-16:], expected["blk.0.attn_v.weight"])
 
 
-def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path, cache_dir: Path) -> None:
     tensors = llama_tensors()
     tensors["blk.0.attn_v.weight"] = np.zeros((4, 16), dtype=np.float32)
     path = write_gguf(tmp_path / "m.gguf", byte_level_metadata(), tensors)
     with pytest.raises(CheckpointError, match=r"blk\.0\.attn_v\.weight \[4, 16\].*\[32, 16\]"):
-        load_model(str(path), cache_dir=tmp_path / "cache")
+        load_model(str(path), cache_dir=cache_dir)
 
 
-def test_an_unsupported_quantisation_names_the_tensor_and_its_type(tmp_path: Path) -> None:
+def test_an_unsupported_quantisation_names_the_tensor_and_its_type(
+    tmp_path: Path, cache_dir: Path
+) -> None:
     q4_k = 12
     path = write_gguf(tmp_path / "m.gguf", byte_level_metadata(), llama_tensors(), q4_k)
     with pytest.raises(CheckpointError, match=r"token_embd\.weight is quantised as Q4_K"):
-        load_model(str(path), cache_dir=tmp_path / "cache")
+        load_model(str(path), cache_dir=cache_dir)
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(tmp_path: Path, cache_dir: Path) -> None:
     tensors = llama_tensors()
     del tensors["blk.0.ffn_up.weight"]
     path = write_gguf(tmp_path / "m.gguf", byte_level_metadata(), tensors)
     with pytest.raises(CheckpointError, match=r"no tensor blk\.0\.ffn_up\.weight"):
-        load_model(str(path), cache_dir=tmp_path / "cache")
+        load_model(str(path), cache_dir=cache_dir)
 
 
-def test_a_file_that_ends_inside_its_weights_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_file_that_ends_inside_its_weights_is_one_clear_error(
+    tmp_path: Path, cache_dir: Path
+) -> None:
     path = write_gguf(tmp_path / "m.gguf", byte_level_metadata(), llama_tensors())
     path.write_bytes(path.read_bytes()[:-600])
     with pytest.raises(CheckpointError, match="ends inside tensor"):
-        load_model(str(path), cache_dir=tmp_path / "cache")
+        load_model(str(path), cache_dir=cache_dir)

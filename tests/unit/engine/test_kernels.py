@@ -18,6 +18,12 @@ from tests.support.engine import EngineBench, random_tokens
 DTYPES = [torch.float32, torch.bfloat16]
 
 
+@pytest.fixture(autouse=True)
+def _any_work_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among threads, however small it is."""
+    monkeypatch.setattr("shared.engine.kernels._WORTH_A_THREAD", 0)
+
+
 @pytest.fixture(params=DTYPES, ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     value: torch.dtype = request.param
@@ -58,6 +64,36 @@ def test_a_linear_row_does_not_depend_on_company_or_threads(
     torch.set_num_threads(2)
     for count in (1, 2, 7, 97, 130):
         assert torch.equal(kernels.linear(rows[:count], panels, 200), whole[:count])
+
+
+def test_a_second_thread_is_woken_for_work_that_is_worth_it_only(
+    tiny: LoadedModel, engine_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    kernels = built(tiny.config, torch.float32, engine_cache)
+    threads: list[int] = []
+
+    def note(*arguments: object) -> None:
+        assert isinstance(arguments[-1], int)
+        threads.append(arguments[-1])
+
+    for name in kernels._calls:
+        monkeypatch.setitem(kernels._calls, name, note)
+    torch.set_num_threads(2)
+    packed = torch.zeros(packed_shape((2,), 256, 32))
+    for rows in (20, 256):
+        x, values = torch.zeros(rows, 512), torch.zeros(rows, 8, 32)
+        kernels.linear(x, packed, 256)
+        kernels.linear_silu_up(x, packed, 256)
+        kernels.rms_norm(x, x, 1e-5)
+        kernels.silu_up(torch.zeros(rows, 1024))
+        kernels.rotate(torch.zeros(rows, 32, 32), x, x, 32)
+        kernels.pack(values, values, packed, 0)
+        kernels.attend_run(torch.zeros(rows, 16, 32), packed, 0, None)
+        assert threads == [1 if rows == 20 else 2] * 7, rows
+        threads.clear()
+    kernels.linear(torch.zeros(1, 64), packed, 64)
+    assert threads == [2], "it waits for weights: all threads read them"
 
 
 @pytest.mark.parametrize("columns", [128, 40])

@@ -64,56 +64,56 @@ def hf_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_hugging_face_folder_is_served(hf_folder: Path, tmp_path: Path) -> None:
-    loaded = load_model(str(hf_folder), cache_dir=tmp_path)
+def test_a_hugging_face_folder_is_served(hf_folder: Path, cache_dir: Path) -> None:
+    loaded = load_model(str(hf_folder), cache_dir=cache_dir)
     assert loaded.source.name == "small-qwen3"
     assert loaded.config.eos_token_ids == (256, 258)
     bench = EngineBench(loaded, num_slots=2)
     assert len(bench.greedy(random_tokens(300, seed=1), [1, 0], max_tokens=3)) <= 3
 
 
-def test_a_missing_tensor_is_named(hf_folder: Path, tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(hf_folder: Path, cache_dir: Path) -> None:
     tensors = hf_tensors()
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, hf_folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
-        load_model(str(hf_folder), cache_dir=tmp_path)
-    assert not list((tmp_path / "weights").glob("*.safetensors"))
+        load_model(str(hf_folder), cache_dir=cache_dir)
+    assert not list((cache_dir / "weights").glob("*.safetensors"))
 
 
-def test_a_weight_that_would_be_left_out_is_refused(hf_folder: Path, tmp_path: Path) -> None:
+def test_a_weight_that_would_be_left_out_is_refused(hf_folder: Path, cache_dir: Path) -> None:
     extra = {"model.layers.0.self_attn.o_proj.bias": torch.zeros(64)}
     save_file(hf_tensors() | extra, hf_folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"o_proj\.bias .* not supported"):
-        load_model(str(hf_folder), cache_dir=tmp_path)
+        load_model(str(hf_folder), cache_dir=cache_dir)
 
 
-def test_a_tensor_of_another_shape_is_named(hf_folder: Path, tmp_path: Path) -> None:
+def test_a_tensor_of_another_shape_is_named(hf_folder: Path, cache_dir: Path) -> None:
     wrong = {"model.layers.0.self_attn.v_proj.weight": torch.zeros(32, 64)}
     save_file(hf_tensors() | wrong, hf_folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.v_proj\.weight \[32, 64\]"):
-        load_model(str(hf_folder), cache_dir=tmp_path)
+        load_model(str(hf_folder), cache_dir=cache_dir)
 
 
-def test_an_unknown_architecture_is_named(hf_folder: Path, tmp_path: Path) -> None:
+def test_an_unknown_architecture_is_named(hf_folder: Path, cache_dir: Path) -> None:
     config = HF_CONFIG | {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
     (hf_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"model_type.*mamba"):
-        load_model(str(hf_folder), cache_dir=tmp_path)
+        load_model(str(hf_folder), cache_dir=cache_dir)
 
 
-def test_a_tensor_of_other_columns_is_named(hf_folder: Path, tmp_path: Path) -> None:
+def test_a_tensor_of_other_columns_is_named(hf_folder: Path, cache_dir: Path) -> None:
     wrong = {"model.layers.0.mlp.up_proj.weight": torch.zeros(96, 32)}
     save_file(hf_tensors() | wrong, hf_folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"layers\.0\.mlp\.up_proj\.weight \[96, 32\]"):
-        load_model(str(hf_folder), cache_dir=tmp_path)
+        load_model(str(hf_folder), cache_dir=cache_dir)
 
 
-def test_a_cut_off_weights_file_is_one_clear_error(hf_folder: Path, tmp_path: Path) -> None:
+def test_a_cut_off_weights_file_is_one_clear_error(hf_folder: Path, cache_dir: Path) -> None:
     whole = (hf_folder / "model.safetensors").read_bytes()
     (hf_folder / "model.safetensors").write_bytes(whole[:-1000])
     with pytest.raises(CheckpointError, match="ends inside tensor"):
-        load_model(str(hf_folder), cache_dir=tmp_path)
+        load_model(str(hf_folder), cache_dir=cache_dir)
 
 
 _PRINT_ROOT = """
@@ -124,14 +124,14 @@ print(load_model("dummy:small", cache_dir=Path(sys.argv[1])).kv_format.root().he
 """
 
 
-def test_processes_that_load_at_once_share_one_file(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _PRINT_ROOT, str(tmp_path)]
+def test_processes_that_load_at_once_share_one_file(cache_dir: Path) -> None:
+    command = [sys.executable, "-c", _PRINT_ROOT, str(cache_dir)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
     roots = [process.communicate(timeout=50)[0] for process in processes]
     assert len(roots[0].strip()) == 32
     assert roots[0] == roots[1]
-    assert len(list((tmp_path / "weights").glob("*.safetensors"))) == 1
-    assert not list((tmp_path / "weights").glob("*.unfinished"))
+    assert len(list((cache_dir / "weights").glob("*.safetensors"))) == 1
+    assert not list((cache_dir / "weights").glob("*.unfinished"))
 
 
 def test_what_changes_bits_changes_the_root(tiny: LoadedModel, engine_cache: Path) -> None:
@@ -166,10 +166,10 @@ def test_threads_do_not_change_the_root_in_float32(tiny: LoadedModel, engine_cac
     ],
 )
 def test_bad_options_are_refused_by_name(
-    options: dict[str, object], field: str, tmp_path: Path
+    options: dict[str, object], field: str, cache_dir: Path
 ) -> None:
     with pytest.raises(EngineError, match=f"^{field}"):
-        load_model("dummy:tiny", cache_dir=tmp_path, **options)  # type: ignore[arg-type]
+        load_model("dummy:tiny", cache_dir=cache_dir, **options)  # type: ignore[arg-type]
 
 
 def test_the_pool_view_shares_the_memory_and_has_the_stated_layout() -> None:

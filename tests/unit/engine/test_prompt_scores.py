@@ -44,10 +44,12 @@ def scores_of(bench: EngineBench, prompt: list[int], num_top: int) -> PromptScor
 
 
 @pytest.mark.parametrize("name", SCORED_FAMILIES)
-def test_a_prompt_has_the_logprobs_of_transformers(name: str, tmp_path: Path) -> None:
+def test_a_prompt_has_the_logprobs_of_transformers(
+    name: str, tmp_path: Path, engine_cache: Path
+) -> None:
     golden = ANSWERS[name]
     folder = write_family(FAMILIES[name], tmp_path / name)
-    loaded = load_model(str(folder), cache_dir=tmp_path / "cache", block_tokens=64)
+    loaded = load_model(str(folder), cache_dir=engine_cache, block_tokens=64)
     prompt = family_prompt(FAMILIES[name])
     bench = EngineBench(loaded, num_slots=-(-len(prompt) // 64))
     scores = scores_of(bench, prompt, 1)

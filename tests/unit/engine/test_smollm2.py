@@ -30,8 +30,10 @@ def text_model() -> TextModel:
 
 
 @pytest.fixture(scope="module")
-def smollm2(text_model: TextModel) -> Iterator[LoadedModel]:
+def smollm2(text_model: TextModel, engine_cache: Path) -> Iterator[LoadedModel]:
+    # Its converted weights are large: not kept longer than they are used.
     with tempfile.TemporaryDirectory() as cache_dir:
+        (Path(cache_dir) / "kernels").symlink_to(engine_cache / "kernels")
         yield load_model(PACKAGED_MODEL, cache_dir=Path(cache_dir), threads=1)
 
 

@@ -22,8 +22,8 @@ class Times:
 
 
 @pytest.fixture(scope="module")
-def timed(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load_model("dummy:tiny", cache_dir=tmp_path_factory.mktemp("timed"), times=Times())
+def timed(engine_cache: Path) -> LoadedModel:
+    return load_model("dummy:tiny", cache_dir=engine_cache, times=Times())
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def pool(timed: LoadedModel) -> torch.Tensor:
 
 
 def test_its_kv_is_never_taken_for_that_of_a_model_that_computes(
-    timed: LoadedModel, tmp_path: Path
+    timed: LoadedModel, engine_cache: Path
 ) -> None:
-    computing = load_model("dummy:tiny", cache_dir=tmp_path)
+    computing = load_model("dummy:tiny", cache_dir=engine_cache)
     assert timed.kv_format.root() != computing.kv_format.root()
 
 

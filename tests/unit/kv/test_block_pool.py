@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.kv.block_pool import BlockPool, HeldBlock, NotYours, Refusal, SealedItem, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey, Generation, Slot
+from shared.kv.pool_values import HeldBlock, NotYours, Refusal, SealedItem, SealItem
 from shared.kv.residency_log import ResidencyChange
 
 CAP = 1000

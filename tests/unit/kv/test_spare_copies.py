@@ -6,9 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from shared.kv.block_pool import BlockPool, Refusal, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.registry import EVICTION_POLICIES
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import Refusal, SealItem
 from shared.kv.spare_copies import spare_first
 
 NUM_SLOTS = 64

@@ -2,8 +2,9 @@ import random
 
 import pytest
 
-from shared.kv.block_pool import BlockPool, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.registry import DEFAULT_EVICTION, EVICTION_POLICIES
+from shared.kv.pool_values import SealItem
 from shared.simulator.hit_rate import LAB_POLICIES, make_policy, measure
 from shared.simulator.prefix_pool import PrefixPool, key_of
 from shared.simulator.trace import BLOCK_TOKENS, TraceRequest

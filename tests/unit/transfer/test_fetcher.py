@@ -18,8 +18,8 @@ from services.transfer.node_pool import NodePool
 from services.transfer.peers import PeerLease
 from services.transfer.read_evidence import ReadEvidence
 from shared.kv.block_keys import split
-from shared.kv.block_pool import SealItem
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import SealItem
 from shared.messages.common import ErrorCode, FetchSource, NodeRef
 from shared.messages.pool import FetchBlocks, FetchBlocksReply
 from shared.runtime.clock import monotonic_s

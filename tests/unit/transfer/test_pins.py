@@ -12,7 +12,7 @@ from services.transfer.node_pool import NodePool
 from services.transfer.pins import OWNER, Pins
 from services.transfer.promoter import Promoter
 from shared.kv.block_keys import split
-from shared.kv.block_pool import SealItem
+from shared.kv.pool_values import SealItem
 from shared.messages.common import ErrorCode
 from shared.messages.transfer import PinReply, PinRequest
 from shared.runtime.errors import ServiceError

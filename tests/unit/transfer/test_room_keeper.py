@@ -7,9 +7,10 @@ from typing import cast
 
 from services.transfer.node_pool import NodePool
 from services.transfer.room_keeper import AskCopies, RoomKeeper
-from shared.kv.block_pool import BlockPool, Refusal, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import Refusal, SealItem
 from shared.kv.watermarks import Watermarks
 from tests.support.deadline import until
 

@@ -8,9 +8,10 @@ import pytest
 from services.transfer import slot_line
 from services.transfer.attachments import default_cap
 from services.transfer.slot_line import SlotLine, rank
-from shared.kv.block_pool import BlockPool, HeldBlock, Refusal, SealItem
+from shared.kv.block_pool import BlockPool
 from shared.kv.eviction.lru import LruEviction
 from shared.kv.ids import BlockKey
+from shared.kv.pool_values import HeldBlock, Refusal, SealItem
 from shared.messages.pool import Attach
 from shared.messages.transfer import KvGeometry
 

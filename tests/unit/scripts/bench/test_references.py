@@ -14,9 +14,8 @@ CONTEXT = 300
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    cache: Path = tmp_path_factory.mktemp("engine-cache")
-    return load_model("dummy:tiny", cache_dir=cache, threads=1)
+def loaded(engine_cache: Path) -> LoadedModel:
+    return load_model("dummy:tiny", cache_dir=engine_cache, threads=1)
 
 
 @pytest.mark.parametrize("chunk_tokens", [256, 97])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scripts.cli.main import app
+from scripts.cli.main import make_app
 from scripts.cli.output import CommandError
 from scripts.doctor import machine
 from services.transfer.settings import TransferSettings
@@ -22,7 +22,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: str) -> tup
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name, value in settings.items():
         monkeypatch.setenv(f"MOONPOOL_{name.upper()}", value)
-    result = CliRunner().invoke(app, ["doctor", "--json"])
+    result = CliRunner().invoke(make_app(), ["doctor", "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, json.loads(result.stdout)

@@ -45,3 +45,33 @@ def test_help_names_the_command_as_people_type_it(
     with pytest.raises(SystemExit):
         main.main()
     assert "Usage: moonpool up" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["status", "--json"], ("status",)),
+        (["--json", "bench", "engine"], ("bench",)),
+        (["--help"], ()),
+        (["statsu"], ()),
+        ([], ()),
+    ],
+)
+def test_only_the_command_that_is_asked_for_is_imported(
+    arguments: list[str], asked: tuple[str, ...]
+) -> None:
+    assert main.asked_in(arguments) == asked
+
+
+def test_help_lists_every_command_and_a_typing_error_is_told_what_was_meant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--help"])
+    with pytest.raises(SystemExit):
+        main.main()
+    shown = capsys.readouterr().out
+    assert [name for name in main.COMMANDS + main.GROUPS if f" {name} " not in shown] == []
+    monkeypatch.setattr(sys, "argv", ["main.py", "statsu"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "'status'" in capsys.readouterr().err

@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from scripts.cli.main import app
+from scripts.cli.main import make_app
 from scripts.cli.output import CommandError
 
 LINES = [
@@ -25,7 +25,7 @@ def trace(tmp_path):
 
 
 def run(*arguments):
-    result = CliRunner().invoke(app, ["simulate", *arguments], catch_exceptions=True)
+    result = CliRunner().invoke(make_app(), ["simulate", *arguments], catch_exceptions=True)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
