@@ -199,8 +199,7 @@ def ref_of(request: PlacementRequest) -> RequestRef:
 
 
 def reserve_of(effect: SendReserve, traceparent: str, run: bytes = b"") -> Reserve:
-    """`run`: as its gateway packed it; of use to a prefill instance only, and not where decode is
-    asked before token 0: whom it names may not have promised anything yet."""
+    """`run`: as its gateway packed it; of use to a prefill instance only."""
     request, decode = effect.request, effect.decode
     return Reserve(
         ref=ref_of(request),
@@ -213,10 +212,11 @@ def reserve_of(effect: SendReserve, traceparent: str, run: bytes = b"") -> Reser
         cache="on" if request.use_cache else "write" if request.publishes else "off",
         ttl_ms=int(effect.ttl_s * 1e3),
         ttft_slo_ms=None if effect.ttft_slo_s is None else effect.ttft_slo_s * 1e3,
-        judged_tbt_ms=None if effect.judged_tbt_s is None else effect.judged_tbt_s * 1e3,
+        # One that decode judges waits for its gateway, which tells decode of it, too.
         run=run if effect.role == "prefill" and effect.judged_tbt_s is None else b"",
         decode=None if decode is None else _instance(decode),
         remaining_ms=int(request.remaining_s * 1e3),
+        judged_tbt_ms=None if effect.judged_tbt_s is None else effect.judged_tbt_s * 1e3,
         traceparent=traceparent,
     )
 

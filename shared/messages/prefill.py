@@ -50,9 +50,6 @@ class Reserve(Message):
     ttl_ms: Annotated[int, Field(ge=1)] = 2_000
     ttft_slo_ms: Annotated[float | None, Field(gt=0)] = None
     """What is left for TTFT: a queue that is not in order of arrival keeps to it."""
-    judged_tbt_ms: Annotated[float | None, Field(gt=0)] = None
-    """Prefill: before it gives token 0 it asks decode whether this TBT would be kept to (the
-    admission rule `baseline`)."""
     run: bytes = b""
     """A packed `UnplacedRun`: a prefill instance that accepts starts it at once, as if `run` had
     come. Empty: the run comes later, by `run`."""
@@ -60,6 +57,9 @@ class Reserve(Message):
     """With `run`: who takes the prompt over."""
     remaining_ms: Annotated[int, Field(ge=0)] = 0
     """With `run`: what the request has left."""
+    judged_tbt_ms: Annotated[float | None, Field(gt=0)] = None
+    """Prefill: before it gives token 0 it asks decode whether this TBT would be kept to (the
+    admission rule `baseline`)."""
     traceparent: Traceparent = ""
 
 

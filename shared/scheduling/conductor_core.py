@@ -251,8 +251,8 @@ class ConductorCore:
             sources=winner.sources if role == "prefill" else (),
             ttl_s=self.settings.promise_ttl_s,
             ttft_slo_s=place.allowed.ttft_s,
-            judged_tbt_s=judged_after_prefill(role, place.allowed, self.settings.admission),
             decode=decode,
+            judged_tbt_s=judged_after_prefill(role, place.allowed, self.settings.admission),
             reason=f"{place.policy.name}: cost {winner.cost_s:.3f} s",
         )
 
@@ -323,7 +323,8 @@ class ConductorCore:
             place.policy.name,
             self._around(place.request, now_s, place),
         )
-        decision = replace(decision, is_started=sides["prefill"].is_started_for(decode))
+        if sides["prefill"].is_started_for(decode):
+            decision = replace(decision, is_started=True)
         return [AnswerPlaced(place.place_id, decision)]
 
     def _refuse(self, place: OpenPlacement, refusal: Refusal) -> list[Effect]:

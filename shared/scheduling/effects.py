@@ -27,11 +27,11 @@ class SendReserve:
     reason: str
     ttft_slo_s: float | None = None
     """From now on: what the queue of a prefill instance must not make it miss."""
+    decode: InstanceAddress | None = None
+    """Where the run goes with it: who takes the prompt over."""
     judged_tbt_s: float | None = None
     """Of prefill: decode judges by this target once the prompt is computed, before token 0 is
     given. None: it takes the request as it was placed."""
-    decode: InstanceAddress | None = None
-    """Where the run goes with it: who takes the prompt over."""
 
     @property
     def source(self) -> Source | None:

@@ -57,15 +57,15 @@ class DecodeJob(Attempt):
     def is_same_node(self) -> bool:
         return self.run.prefill.node == self.session.node.id
 
+    def is_from_prefill(self, message: KvReady | Handoff) -> bool:
+        """Of its own prefill instance: one that was asked and not chosen may compute it, too."""
+        return message.prefill in ("", self.run.prefill.incarnation)
+
     @property
     def is_computed(self) -> bool:
         """Its prefill is done and it has steps before it, in the batch or on the way there."""
         is_let_in = self.verdict is not None and self.verdict.refusal is None
         return (is_let_in or self.handoff is not None) and not (self.is_through or self.is_stopped)
-
-    def is_from_prefill(self, message: KvReady | Handoff) -> bool:
-        """Of its own prefill instance: one that was asked and not chosen may compute it, too."""
-        return message.prefill in ("", self.run.prefill.incarnation)
 
     def hint(self, hint: KvReady) -> None:
         if not self.is_from_prefill(hint):

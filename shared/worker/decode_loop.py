@@ -12,7 +12,7 @@ from shared.runtime.clock import monotonic_s
 from shared.telemetry import about
 from shared.worker.attempts import Attempts
 from shared.worker.checks import TOKEN_BYTES, bad, check_decode_run, check_reserve, check_tokens
-from shared.worker.decode_batch import Sequence
+from shared.worker.decode_batch import Sequence as InBatch
 from shared.worker.decode_job import DecodeJob
 from shared.worker.decode_judging import DecodeJudging
 from shared.worker.decode_work import DecodeWork
@@ -246,7 +246,7 @@ class DecodeLoop:
         self.attempts.unwatch(job, job.prefill)
         self._parts.poke()
 
-    def _on_through(self, job: DecodeJob, sequence: Sequence) -> None:
+    def _on_through(self, job: DecodeJob, sequence: InBatch) -> None:
         job.is_through = True
         self._judging.ended(job, sequence)
 
