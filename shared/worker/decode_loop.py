@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence as SequenceOf
 from typing import Literal
 
 from shared.messages.common import Ok
@@ -76,7 +76,7 @@ class DecodeLoop:
             log.info("%s: its run did not come in time", promise.handle, extra=extra)
         self._early.expire(now_s)
 
-    def end_lost(self, gateway: Peer, handles: Sequence[str]) -> None:
+    def end_lost(self, gateway: Peer, handles: SequenceOf[str]) -> None:
         """Of attempts; a promise without one ends by its time."""
         self.attempts.cancel_of(gateway, handles)
 

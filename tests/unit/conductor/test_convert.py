@@ -1,5 +1,7 @@
 """What a conductor learns from a bill, and what it asks of instances."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.conductor import convert
@@ -71,4 +73,8 @@ def test_the_instance_hears_what_the_cache_is_for(
         reason="",
     )
     reserve = convert.reserve_of(effect, "")
-    assert (reserve.cache, reserve.max_tokens) == (cache, 0)
+    assert (reserve.cache, reserve.max_tokens, reserve.judged_tbt_ms) == (cache, 0, None)
+    assert convert.reserve_of(effect, "", b"run").run == b"run"
+    # Decode is asked before token 0: whom an early run names may not have promised anything yet.
+    judged = convert.reserve_of(replace(effect, judged_tbt_s=0.05), "", b"run")
+    assert (judged.judged_tbt_ms, judged.run) == (50.0, b"")
