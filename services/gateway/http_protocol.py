@@ -12,6 +12,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from services.gateway.joined_writes import JoinedWrites
+
 EXTENSION = "abort-connection"
 
 
@@ -56,7 +58,7 @@ class Protocol(HttpToolsProtocol):
     """None while a request comes or is answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.idle_since_s = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
