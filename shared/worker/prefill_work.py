@@ -41,7 +41,8 @@ from shared.worker.token_sender import TokenSender
 
 log = logging.getLogger("moonpool.worker")
 MOVE_WAIT_S = 1.0
-"""For a gateway to name another decode instance, once the first one has refused."""
+"""For a gateway to send decode its run, or to name another one, once decode knew nothing of it."""
+ASK_AGAIN_S = 0.2
 
 
 class PrefillWork:
@@ -121,15 +122,22 @@ class PrefillWork:
             prefill=run.incarnation,
             traceparent=run.traceparent,
         )
+        give_up_s: float | None = None
         while (decode := job.decode) is not None:
             job.moved.clear()
             try:
                 await unless(job.moved, self._hand_over_to(decode, job, handoff))
             except ServiceError as error:
-                # It may have promised nothing: then the gateway is about to name another one.
-                may_move = job.came_early and error.code == ErrorCode.NOT_RESERVED
-                if not await job.is_moved_from(decode, MOVE_WAIT_S if may_move else 0.0):
-                    raise
+                # Of a run that came early the gateway may not have told decode yet, or it is about
+                # to name another one, where this one promised nothing.
+                now_s = monotonic_s()
+                give_up_s = give_up_s or now_s + MOVE_WAIT_S
+                is_unheard = job.came_early and error.code == ErrorCode.NOT_RESERVED
+                may_wait = is_unheard and now_s < give_up_s
+                if not await job.is_moved_from(decode, ASK_AGAIN_S if may_wait else 0.0):
+                    if not may_wait:
+                        raise
+                    continue
             if job.decode == decode:
                 return
 

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from shared.messages.common import RequestRef, Sampling
+from shared.messages.common import ErrorCode, RequestRef, Sampling
+from shared.messages.decode import HandoffReply
 from shared.messages.prefill import ReserveReply
+from shared.runtime.errors import ServiceError
+from shared.worker import decode_loop, prefill_work
 from shared.worker.prefill_loop import PrefillLoop
 from tests.support.deadline import until
 from tests.support.reference_answers import Tokens, prompt, reference_answer
@@ -99,6 +102,33 @@ async def test_who_takes_it_over_is_whom_the_gateway_names(
     await one.promise(nodes.far_decode)
     await one.run(nodes.far_decode, nodes.prefill, nodes.far_decode)
     await one.run(nodes.prefill, nodes.prefill, nodes.far_decode)
+    await one.check()
+    assert computed(nodes.prefill) == NUM_TOKENS
+
+
+async def test_decode_may_hear_of_it_long_after_it_is_computed(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that is busy sends decode its run late: what is computed is not thrown away."""
+    monkeypatch.setattr(decode_loop, "RUN_WAIT_S", 0.0)
+    monkeypatch.setattr(prefill_work, "MOVE_WAIT_S", 10.0)
+    refused: list[ErrorCode] = []
+    hand_over = prefill_work.hand_over
+
+    async def note(*arguments: Any) -> HandoffReply:
+        try:
+            return await hand_over(*arguments)
+        except ServiceError as error:
+            refused.append(error.code)
+            raise
+
+    monkeypatch.setattr(prefill_work, "hand_over", note)
+    one, pair = Placed(nodes, 9), (nodes.prefill, nodes.decode)
+    assert (await one.begin(*pair)).has_run
+    await until(lambda: refused, what="decode knows nothing of it")
+    assert {*refused} == {ErrorCode.NOT_RESERVED}
+    await one.promise(nodes.decode)
+    await one.run(nodes.decode, *pair)
     await one.check()
     assert computed(nodes.prefill) == NUM_TOKENS
 
