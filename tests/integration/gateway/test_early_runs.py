@@ -78,8 +78,10 @@ async def test_a_place_that_is_never_heard_of_is_asked_for_again_and_told_to_ins
 ) -> None:
     monkeypatch.setattr(attempt_calls, "PLACE_TIMEOUT_S", 0.3)
     early.cluster.num_lost_replies = 1
-    response = await ask(early)
-    check_answer(response, attempts=1)
+    asking = asyncio.ensure_future(ask(early))
+    await until(lambda: early.cluster.places, what="it is asked for")
+    monkeypatch.undo()  # the second question has all the time that a busy machine takes
+    check_answer(await asking, attempts=1)
     first, second = early.cluster.places
     assert (first.ref.attempt, second.ref.attempt) == (0, 1)
     await until(
