@@ -185,7 +185,7 @@ class Driver:
                 subject, convert.cancel_of(effect), Ok, timeout_s=RELEASE_TIMEOUT_S
             )
         except ServiceError as error:
-            self._log.debug("release at %s: %s; its promise ends by time", subject, error.message)
+            self._log.debug("release at %s: %s; it ends by itself", subject, error.message)
 
     def _set_timer(self) -> None:
         deadline_s = self._core.next_deadline_s()

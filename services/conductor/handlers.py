@@ -37,7 +37,7 @@ from shared.scheduling.vocabulary import Refusal, Role
 from shared.telemetry import about, tracing
 
 TURN_TIMEOUT_S = 0.8
-"""With the time that a match and a placement may take it is less than the gateway waits."""
+"""With the time that a match and a placement may take it is not more than the gateway waits."""
 MAX_PLACING = 16
 """Placements under way; more wait in order. All at once they would wait for one another's CPU until
 each of them was out of time, and none would see what the others brought."""
