@@ -100,6 +100,8 @@ class RequestLife:
         """Of the present attempt, before it is known who was chosen to work on it."""
         self._decode_began = False
         self._refused_since_s: float | None = None
+        self._full_since_s: float | None = None
+        """Since when there is no room; before it, nobody may have answered."""
         self._num_waits = 0
         self._wake_s: float | None = None
         self.phase: Phase = "new"
@@ -174,7 +176,7 @@ class RequestLife:
         self.num_runs += 1
         self._placement = placement
         self._decode_began = False
-        self._refused_since_s = None
+        self._refused_since_s = self._full_since_s = None
         self._tokens.begin_attempt()
         if self._pieces is not None:
             self._pieces.begin_attempt()
@@ -204,14 +206,14 @@ class RequestLife:
             return self._fail(error)  # waiting makes its first token no earlier
         if self._refused_since_s is None:
             self._refused_since_s = now_s
+        until_s = self._refused_since_s + self._limits.no_instance_patience_s
         # One that was placed already is accepted: that it has to be placed anew is not its fault.
-        is_overload = error.code == ErrorCode.OVERLOADED and not self.num_runs
-        limits = self._limits
-        patience_s = limits.overload_patience_s if is_overload else limits.no_instance_patience_s
+        if error.code == ErrorCode.OVERLOADED and not self.num_runs:
+            if self._full_since_s is None:
+                self._full_since_s = now_s
+            until_s = min(until_s, self._full_since_s + self._limits.overload_patience_s)
         delay_s = self._next_delay_s()
-        if now_s + delay_s > self._refused_since_s + patience_s:
-            return self._fail(error)
-        return self._wait(now_s + delay_s)
+        return self._fail(error) if now_s + delay_s > until_s else self._wait(now_s + delay_s)
 
     def _next_delay_s(self) -> float:
         """Growing, with jitter so that refused requests do not come back as one."""

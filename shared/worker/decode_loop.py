@@ -77,8 +77,10 @@ class DecodeLoop:
         self._early.expire(now_s)
 
     def end_lost(self, gateway: Peer, handles: SequenceOf[str]) -> None:
-        """Of attempts; a promise without one ends by its time."""
+        """Of attempts, and of promises: no run will come, and others want the room."""
         self.attempts.cancel_of(gateway, handles)
+        if self._promises.end_reservations(gateway.id, gateway.incarnation, handles):
+            self._parts.poke()
 
     def load(self) -> Load:
         return Load(

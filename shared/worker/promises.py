@@ -1,5 +1,6 @@
 """PURE: the room an instance has promised, by attempt. Never allocates anything itself."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from shared.telemetry.about import NOTHING, About
@@ -115,6 +116,23 @@ class Promises:
             promise
             for promise in self._by_handle.values()
             if promise.expires_s is not None and promise.expires_s <= now_s
+        ]
+        for promise in over:
+            self.end(promise.handle)
+        return over
+
+    def end_reservations(
+        self, gateway: str, gateway_incarnation: str, handles: Iterable[str]
+    ) -> list[Promise]:
+        """Ends those of these attempts that are this gateway's and whose run has not come."""
+        found = (self._by_handle.get(handle) for handle in handles)
+        given_by = (gateway, gateway_incarnation)
+        over = [
+            promise
+            for promise in found
+            if promise is not None
+            and promise.is_reservation
+            and (promise.gateway, promise.gateway_incarnation) == given_by
         ]
         for promise in over:
             self.end(promise.handle)

@@ -40,8 +40,8 @@ class Placed:
             prefill, self.ref, self.tokens, decode, self._subject, self.sampling, **more
         )
 
-    async def promise(self, decode: Worker) -> None:
-        fields = {"max_tokens": self.sampling.max_tokens}
+    async def promise(self, decode: Worker, **more: Any) -> None:
+        fields = {"max_tokens": self.sampling.max_tokens, **more}
         assert (await self.bench.reserve(decode, self.ref, self.tokens, **fields)).is_accepted
 
     async def run(self, worker: Worker, prefill: Worker, decode: Worker | None) -> None:
@@ -169,6 +169,20 @@ async def test_one_whose_place_was_never_heard_of_is_ended_by_its_gateway(nodes:
     await other.run(nodes.decode, nodes.prefill, nodes.decode)
     await other.check()
     assert one.answer.chunks == []
+
+
+async def test_room_promised_to_one_whose_place_was_never_heard_of_is_free_at_once(
+    nodes: TwoNodes,
+) -> None:
+    one, other = Placed(nodes, 8), Placed(nodes, 9)
+    for each in (one, other):
+        await each.promise(nodes.decode, ttl_ms=60_000)
+    nodes.bench.lost_attempts = [one.ref.handle]
+    await until(lambda: nodes.decode.load.queued_requests == 1, what="the other's is left")
+    nodes.bench.lost_attempts = []
+    assert (await other.begin(nodes.prefill, nodes.decode)).has_run
+    await other.run(nodes.decode, nodes.prefill, nodes.decode)
+    await other.check()
 
 
 async def test_a_release_ends_what_began(nodes: TwoNodes) -> None:

@@ -206,6 +206,17 @@ def test_overload_is_waited_for_shortly_and_then_told() -> None:
     assert attempt < 10
 
 
+def test_time_in_which_nobody_answered_is_no_time_without_room() -> None:
+    life = new_life()
+    life.start(0.0)
+    assert life.on_event(PlacementRefused(0, refusal(ErrorCode.DEADLINE)), 2.0) == []
+    assert life.on_event(TimePassed(), 2.5) == [AskPlacement(1, ())]
+    full = refusal(ErrorCode.OVERLOADED)
+    assert life.on_event(PlacementRefused(1, full), 10.0) == []
+    assert life.on_event(TimePassed(), 11.0) == [AskPlacement(2, ())]
+    assert life.on_event(PlacementRefused(2, full), 12.0) == [Fail(full)]
+
+
 def test_who_was_placed_once_is_accepted_and_waits_longer_for_room() -> None:
     life = running_life()
     life.on_event(InstanceLost("p", "gone", is_replaced=False), 1.0)

@@ -36,6 +36,18 @@ def test_reservations_without_a_run_expire_at_their_end() -> None:
     assert promises.tokens == 100
 
 
+def test_a_gateway_ends_its_own_reservations_and_no_work() -> None:
+    promises = Promises(LIMITS)
+    for handle in ("a", "b", "c"):
+        promises.give(promise(handle))
+    promises.extend("b")
+    assert promises.end_reservations("g", "another", ["a"]) == []
+    assert promises.end_reservations("h", "g1", ["a"]) == []
+    ended = promises.end_reservations("g", "g1", ["a", "b", "unknown"])
+    assert [one.handle for one in ended] == ["a"]
+    assert (promises.tokens, promises.reserved_tokens, len(promises)) == (200, 100, 2)
+
+
 def test_the_refusal_says_what_is_short() -> None:
     promises = Promises(LIMITS)
     promises.give(promise("a", 900))
