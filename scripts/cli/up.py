@@ -36,6 +36,7 @@ from scripts.launcher.readiness import ask_conductor
 from shared.checkpoint.errors import CheckpointError
 from shared.checkpoint.locate import locate
 from shared.runtime.bus import redacted
+from shared.scheduling.admission import ADMISSION_RULES
 from shared.scheduling.policies.registry import POLICIES
 from shared.simulator.hardware import load_hardware
 
@@ -98,6 +99,13 @@ def up(
         str | None,
         typer.Option(envvar="MOONPOOL_POLICY", help=f"Placement policy: {', '.join(POLICIES)}."),
     ] = None,
+    admission: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MOONPOOL_ADMISSION",
+            help=f"How a TBT target is judged: {', '.join(ADMISSION_RULES)}.",
+        ),
+    ] = None,
     timed_by: Annotated[
         str | None,
         typer.Option(
@@ -140,6 +148,7 @@ def up(
     check_choices(
         ("--log-level", log_level.upper(), LOG_LEVELS),
         ("--policy", policy, POLICIES),
+        ("--admission", admission, ADMISSION_RULES),
         ("--dtype", dtype, DTYPES),
         ("--mode", mode, MODES),
     )
@@ -170,6 +179,7 @@ def up(
         dtype=dtype,
         mode=mode,
         policy=policy,
+        admission=admission,
         timed_by=check_timed_by(timed_by, model),
         threads=threads,
         drain_timeout_s=drain_timeout_s,

@@ -136,8 +136,9 @@ def specs_of(options: ClusterOptions, around: Surroundings) -> Iterator[ProcessS
         ends = (signal.SIGTERM, signal.SIGINT)
         yield replace(made, fds=(listening.fd,), stop_signals=ends)
     for name in names.conductors:
-        policy = {} if options.policy is None else {"MOONPOOL_POLICY": options.policy}
-        yield spec.make("conductor", name, policy)
+        told = {"MOONPOOL_POLICY": options.policy, "MOONPOOL_ADMISSION": options.admission}
+        given = {name: value for name, value in told.items() if value is not None}
+        yield spec.make("conductor", name, given)
     for name in names.cache_indexes:
         yield spec.make("cache_index", name, {"MOONPOOL_REDIS_URL": around.redis_url})
     prefill_threads, decode_threads = worker_threads(

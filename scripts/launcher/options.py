@@ -45,6 +45,7 @@ class ClusterOptions:
     mode: str | None = None
     block_tokens: int | None = None
     policy: str | None = None
+    admission: str | None = None
     timed_by: str | None = None
     """A hardware profile: workers of a dummy model take its times instead of computing."""
     threads: int | None = None

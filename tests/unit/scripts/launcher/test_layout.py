@@ -90,6 +90,13 @@ def test_unset_options_leave_the_services_defaults() -> None:
     assert (env["MOONPOOL_DTYPE"], env["MOONPOOL_BLOCK_TOKENS"]) == ("bfloat16", "64")
 
 
+def test_conductors_are_told_how_to_place_and_how_to_admit() -> None:
+    given = {"MOONPOOL_POLICY": "random", "MOONPOOL_ADMISSION": "baseline"}
+    env = env_of(ClusterOptions(policy="random", admission="baseline"), "conductor-1")
+    assert given.items() <= env.items()
+    assert not given.keys() & env_of(ClusterOptions(), "conductor-1").keys()
+
+
 def test_a_gateway_is_given_its_socket_and_nobody_else_is() -> None:
     specs = list(specs_of(ClusterOptions(), AROUND))
     assert {spec.name: spec.fds for spec in specs if spec.fds} == {"gateway-1": (9,)}
