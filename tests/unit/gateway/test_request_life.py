@@ -1,7 +1,5 @@
 """The life of one request: single rules. Any order of faults is in tests/property."""
 
-import random
-
 import pytest
 
 from services.gateway.idle_evidence import BOTH_IDLE_S, DECODE_IDLE_S
@@ -10,7 +8,6 @@ from services.gateway.life_events import (
     AskPlacement,
     Blame,
     CancelAttempt,
-    ChunkArrived,
     Effect,
     Fail,
     Finish,
@@ -26,71 +23,18 @@ from services.gateway.life_events import (
     StopMatched,
     TimePassed,
 )
-from services.gateway.request_life import MAX_HELD, RequestLife
-from shared.messages.bill import Times
-from shared.messages.common import ErrorCode, ErrorInfo, InstanceRef, RequestRef, Targets
-from shared.messages.conductor import Placement
-from shared.messages.tokens import FinishReason, PromptLogprobs, TokenChunk
+from shared.messages.common import ErrorCode, ErrorInfo, Targets
+from tests.support.request_lives import (
+    DEADLINE_S,
+    EOS,
+    chunk,
+    new_life,
+    placement,
+    refusal,
+    running_life,
+)
 
-EOS = 99
-DEADLINE_S = 100.0
 GONE = ErrorInfo(code=ErrorCode.CANCELLED, message="gone")
-
-
-def placement(prefill: str = "p", decode: str = "d") -> Placement:
-    return Placement(
-        prefill=InstanceRef(id=prefill, incarnation=prefill, node="a"),
-        decode=InstanceRef(id=decode, incarnation=decode, node="b"),
-        local_blocks=0,
-        source=None,
-        predicted=Times(),
-        policy="p",
-    )
-
-
-def chunk(
-    attempt: int,
-    index: int,
-    *tokens: int,
-    stage: Stage = "decode",
-    finish: FinishReason | None = None,
-    error: ErrorInfo | None = None,
-    prompt: PromptLogprobs | None = None,
-    incarnation: str = "",
-) -> ChunkArrived:
-    ref = RequestRef(request_id="r", attempt=attempt, gateway="g", gateway_incarnation="i")
-    return ChunkArrived(
-        TokenChunk(
-            ref=ref,
-            stage=stage,
-            index=index,
-            tokens=list(tokens),
-            finish_reason=finish,
-            error=error,
-            prompt=prompt,
-            incarnation=incarnation,
-        )
-    )
-
-
-def refusal(code: ErrorCode, *, is_retryable: bool = True) -> ErrorInfo:
-    return ErrorInfo(code=code, message="no", is_retryable=is_retryable)
-
-
-def new_life(max_tokens: int = 4) -> RequestLife:
-    return RequestLife(
-        max_tokens=max_tokens,
-        eos_token_ids=frozenset({EOS}),
-        deadline_s=DEADLINE_S,
-        rng=random.Random(1),
-    )
-
-
-def running_life(max_tokens: int = 4) -> RequestLife:
-    life = new_life(max_tokens)
-    assert life.start(0.0) == [AskPlacement(0, ())]
-    assert life.on_event(Placed(0, placement()), 0.0) == [StartRun(0, placement(), ())]
-    return life
 
 
 def test_tokens_are_given_in_order_and_the_last_word_ends_it() -> None:
@@ -374,61 +318,3 @@ def test_what_an_old_attempt_says_is_dropped_while_the_new_one_runs() -> None:
     assert life.on_event(chunk(0, 0, error=refusal(ErrorCode.CANCELLED)), 1.1) == []
     assert life.on_event(RunFailed(0, "prefill", refusal(ErrorCode.INTERNAL)), 1.1) == []
     assert life.on_event(chunk(1, 0, 6, stage="prefill"), 1.2) == [GiveTokens(0, (6,))]
-
-
-def test_what_comes_before_the_place_is_held_for_the_one_that_was_chosen() -> None:
-    life = new_life()
-    life.start(0.0)
-    assert life.on_event(chunk(0, 0, 8, stage="prefill", incarnation="loser"), 0.1) == []
-    assert life.on_event(chunk(0, 0, 5, stage="prefill", incarnation="p"), 0.2) == []
-    effects = life.on_event(Placed(0, placement()), 0.3)
-    assert effects == [StartRun(0, placement(), ()), GiveTokens(0, (5,))]
-    assert life.on_event(chunk(0, 1, 8, incarnation="loser"), 0.4) == []
-    late = chunk(0, 0, 8, stage="prefill", incarnation="loser", error=refusal(ErrorCode.INTERNAL))
-    assert life.on_event(late, 0.4) == [], "its failure says nothing"
-    assert life.on_event(chunk(0, 1, 6, incarnation="d"), 0.5) == [
-        PrefillDone(0),
-        GiveTokens(1, (6,)),
-    ]
-
-
-def test_an_answer_may_be_whole_before_its_place_is_heard_of() -> None:
-    life = new_life(max_tokens=1)
-    life.start(0.0)
-    whole = chunk(0, 0, 5, stage="prefill", finish="length", incarnation="p")
-    assert life.on_event(whole, 0.1) == []
-    effects = life.on_event(Placed(0, placement()), 0.2)
-    assert [type(one) for one in effects] == [StartRun, GiveTokens, CancelAttempt, Finish]
-
-
-def test_a_failure_before_the_place_is_heard_of_counts_then() -> None:
-    life = new_life()
-    life.start(0.0)
-    failed = refusal(ErrorCode.INTERNAL)
-    assert life.on_event(chunk(0, 0, stage="prefill", error=failed, incarnation="p"), 0.1) == []
-    effects = life.on_event(Placed(0, placement()), 0.2)
-    assert [type(one) for one in effects] == [StartRun, Blame, CancelAttempt, AskPlacement]
-    assert effects[-1] == AskPlacement(1, ("p",))
-
-
-@pytest.mark.parametrize("code", [ErrorCode.OVERLOADED, ErrorCode.DEADLINE])
-def test_what_was_held_goes_with_its_attempt(code: ErrorCode) -> None:
-    life = new_life()
-    life.start(0.0)
-    life.on_event(chunk(0, 0, 5, stage="prefill", incarnation="p"), 0.1)
-    assert life.on_event(PlacementRefused(0, refusal(code)), 0.2) == []
-    due_s = life.next_deadline_s()
-    assert due_s is not None
-    assert life.on_event(TimePassed(), due_s) == [AskPlacement(1, ())]
-    assert life.on_event(chunk(0, 0, 5, stage="prefill", incarnation="p"), due_s) == []
-    assert life.on_event(Placed(1, placement()), due_s) == [StartRun(1, placement(), ())]
-
-
-def test_few_are_held() -> None:
-    life = new_life(max_tokens=100)
-    life.start(0.0)
-    for index in range(50):
-        life.on_event(chunk(0, index, 5, stage="prefill", incarnation="p"), 0.1)
-    effects = life.on_event(Placed(0, placement()), 0.2)
-    given = [one.tokens for one in effects if isinstance(one, GiveTokens)]
-    assert len(given) == MAX_HELD
