@@ -35,11 +35,12 @@ class Engine:
         self._free: FreePrefill | None = None
         self._random = np.random.default_rng(1)
 
-    def prefill(self, num_tokens: int, prefix_tokens: int = 0) -> float:
-        """Seconds of a prompt of random tokens, of which the first are in the pool already."""
+    def prefill(self, num_tokens: int) -> float:
+        """Seconds of a prompt of random tokens, none of which is in the pool."""
         tokens = self._tokens(num_tokens)
         start_s = time.perf_counter()
-        self._run(tokens, prefix_tokens)
+        for start in range(0, num_tokens, self._loaded.grid_tokens):
+            self._chunk(tokens, start)
         return time.perf_counter() - start_s
 
     def prefill_free(self, num_tokens: int) -> float:
@@ -133,11 +134,7 @@ class Engine:
     def _tokens(self, count: int) -> Any:
         return self._random.integers(0, self._loaded.config.vocab_size, count, dtype=np.int32)
 
-    def _run(self, tokens: Any, prefix_tokens: int, clock: LayerClock | None = None) -> None:
-        for start in range(prefix_tokens, len(tokens), self._loaded.grid_tokens):
-            self._chunk(tokens, start, clock)
-
-    def _chunk(self, tokens: Any, start: int, clock: LayerClock | None) -> None:
+    def _chunk(self, tokens: Any, start: int, clock: LayerClock | None = None) -> None:
         chunk = tokens[start : start + self._loaded.grid_tokens]
         block_tokens = self._loaded.layout.block_tokens
         first = start // block_tokens
