@@ -1,11 +1,14 @@
 """Names what of this CPU decides which kernels run, and with them the bits of a result."""
 
+import ctypes
 import platform
+import sys
 from pathlib import Path
 
 import torch
 
 _CPUINFO = Path("/proc/cpuinfo")
+_ARCH_PRCTL, _ASK_FOR, _TILE_DATA = 158, 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 _FLAGS = (
     "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
     "amx_tile", "amx_bf16", "amx_int8", "amx_fp16", "asimd", "sve", "sve2", "bf16", "i8mm",
@@ -30,6 +33,22 @@ def cpu_isa(*, with_model: bool, cpuinfo: Path = _CPUINFO) -> str:
 
 def cpu_flags() -> frozenset[str]:
     return _flags(_first_cpu(_CPUINFO))
+
+
+def usable_flags() -> frozenset[str]:
+    """Of the CPU, without AMX where the system keeps its tiles from this process."""
+    flags = cpu_flags()
+    if "amx_tile" in flags and not may_use_tiles():
+        return frozenset(flag for flag in flags if not flag.startswith("amx_"))
+    return flags
+
+
+def may_use_tiles() -> bool:
+    """Asks Linux for AMX's tile registers; what is granted holds for all threads of the process."""
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(_ARCH_PRCTL, _ASK_FOR, _TILE_DATA) == 0)
 
 
 def _flags(values: dict[str, str]) -> frozenset[str]:

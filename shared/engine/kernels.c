@@ -78,6 +78,12 @@ typedef struct {
 #endif
 } __attribute__((aligned(64))) scratch_t;
 
+/* Scores are powers of e, or in bfloat16 of 2. */
+INLINE float scale_float(float scale) { return scale; }
+INLINE float scale_bf16(float scale) { return scale * LOG2_E; }
+INLINE vec power_float(vec x) { return exp_ps(x); }
+INLINE vec power_bf16(vec x) { return exp2_ps(x); }
+
 INLINE void put_weights_float(scratch_t *s, long row, long j, vec p) {
     vec_store(s->scores + row * PANEL + j, p);
 }
@@ -115,7 +121,7 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
         vec score[4], top = vec_set(s->largest[row]);                                              \
         lanes mask[4];                                                                             \
         for (int j = 0; j < 4; j++) {                                                              \
-            score[j] = vec_mul(vec_load(s->scores + row * PANEL + 16 * j), vec_set(scale));        \
+            score[j] = vec_load(s->scores + row * PANEL + 16 * j);                                 \
             if (is_whole) {                                                                        \
                 top = vec_max(top, score[j]);                                                      \
                 continue;                                                                          \
@@ -124,24 +130,26 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
                       (lanes)~first_lanes(visible - window - 16 * j);                              \
             top = vec_max_where(mask[j], top, score[j]);                                           \
         }                                                                                          \
-        const float largest = vec_top(top);                                                        \
-        const vec shift = vec_set(largest);                                                        \
         vec sum = vec_load(s->sums + row * 16);                                                    \
-        if (!is_first && largest != s->largest[row]) {                                             \
-            const vec shrink = exp_ps(vec_sub(vec_set(s->largest[row]), shift));                   \
-            sum = vec_mul(sum, shrink);                                                            \
-            for (long d = 0; d < dim; d += 16) {                                                   \
-                float *at = s->out + row * dim + d;                                                \
-                vec_store(at, vec_mul(vec_load(at), shrink));                                      \
+        if (is_first || vec_any_above(top, vec_set(s->largest[row]))) {                            \
+            const float largest = vec_top(top);                                                    \
+            if (!is_first) {                                                                       \
+                const vec shrink = power_##type(vec_set((s->largest[row] - largest) * scale));     \
+                sum = vec_mul(sum, shrink);                                                        \
+                for (long d = 0; d < dim; d += 16) {                                               \
+                    float *at = s->out + row * dim + d;                                            \
+                    vec_store(at, vec_mul(vec_load(at), shrink));                                  \
+                }                                                                                  \
             }                                                                                      \
+            s->largest[row] = largest;                                                             \
         }                                                                                          \
+        const vec factor = vec_set(scale), shift = vec_set(s->largest[row] * scale);               \
         for (int j = 0; j < 4; j++) {                                                              \
-            vec p = exp_ps(vec_sub(score[j], shift));                                              \
+            vec p = power_##type(vec_fms(score[j], factor, shift));                                \
             if (!is_whole) p = vec_where(mask[j], p);                                              \
             sum = vec_add(sum, p);                                                                 \
             put_weights_##type(s, row, 16 * j, p);                                                 \
         }                                                                                          \
-        s->largest[row] = largest;                                                                 \
         vec_store(s->sums + row * 16, sum);                                                        \
     }                                                                                              \
     /* Row i is at position + i * step and sees `window` keys, its own the last of them. */        \
@@ -149,6 +157,7 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
                                    long step, long window, const type *packed, long dim,           \
                                    float scale, type *out, long ldo, scratch_t *s) {               \
         const long first = position + 1 > window ? (position + 1 - window) / PANEL : 0;            \
+        scale = scale_##type(scale);                                                               \
         const long last = position + (rows - 1) * step;                                            \
         const left_##type *left = query_##type(s, query, &ldq, rows, dim);                         \
         for (long row = 0; row < rows; row++) {                                                    \
@@ -188,19 +197,22 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
                                   type *out, long rows, long position, long window, long heads,    \
                                   long kv_heads, long dim, float scale, int threads) {             \
         const long blocks = (rows + QUERY_BLOCK - 1) / QUERY_BLOCK, ld = heads * dim;              \
-        _Pragma("omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)")        \
-        for (long item = 0; item < heads * blocks; item++) {                                       \
-            scratch_t scratch;                                                                     \
-            /* The longest rows first, so that threads end together. */                            \
-            const long head = item % heads, first = (blocks - 1 - item / heads) * QUERY_BLOCK;     \
-            const long count = rows - first < QUERY_BLOCK ? rows - first : QUERY_BLOCK;            \
-            attend_rows_##type(query + first * query_stride + head * dim, query_stride, count,     \
-                               position + first, 1, window,                                        \
-                               packed + head / (heads / kv_heads) * head_stride, dim, scale,       \
-                               out + first * ld + head * dim, ld, &scratch);                       \
+        _Pragma("omp parallel num_threads(threads) if (threads > 1)") {                            \
+            _Pragma("omp for schedule(dynamic) nowait")                                            \
+            for (long item = 0; item < heads * blocks; item++) {                                   \
+                scratch_t scratch;                                                                 \
+                /* The longest rows first, so that threads end together. */                        \
+                const long head = item % heads, first = (blocks - 1 - item / heads) * QUERY_BLOCK; \
+                const long count = rows - first < QUERY_BLOCK ? rows - first : QUERY_BLOCK;        \
+                attend_rows_##type(query + first * query_stride + head * dim, query_stride, count, \
+                                   position + first, 1, window,                                    \
+                                   packed + head / (heads / kv_heads) * head_stride, dim, scale,   \
+                                   out + first * ld + head * dim, ld, &scratch);                   \
+            }                                                                                      \
+            release_tiles();                                                                       \
         }                                                                                          \
     }                                                                                              \
-    /* One token of each of several sequences: its K and V are appended, then it attends. */        \
+    /* One token of each of several sequences: its K and V are appended, then it attends. */       \
     EXPORT void attend_each_##type(const type *query, const type *keys, const type *values,        \
                                    long query_stride, long stride, type *const *packed,            \
                                    const int64_t *head_strides,                                    \
@@ -208,18 +220,21 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
                                    long window, long heads, long kv_heads, long dim, float scale,  \
                                    int threads) {                                                  \
         const long group = heads / kv_heads;                                                       \
-        _Pragma("omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)")        \
-        for (long item = 0; item < sequences * kv_heads; item++) {                                 \
-            scratch_t scratch;                                                                     \
-            const long sequence = item / kv_heads, head = item % kv_heads;                         \
-            const long at = head * group * dim, position = positions[sequence];                    \
-            type *tiles = packed[sequence] + head * head_strides[sequence];                        \
-            put_##type(tiles + position / PANEL * 2 * PANEL * dim, position % PANEL, dim,          \
-                       keys + sequence * stride + head * dim,                                      \
-                       values + sequence * stride + head * dim);                                   \
-            attend_rows_##type(query + sequence * query_stride + at, dim, group, position, 0,      \
-                               window, tiles, dim, scale, out + sequence * heads * dim + at, dim,          \
-                               &scratch);                                                          \
+        _Pragma("omp parallel num_threads(threads) if (threads > 1)") {                            \
+            _Pragma("omp for schedule(dynamic) nowait")                                            \
+            for (long item = 0; item < sequences * kv_heads; item++) {                             \
+                scratch_t scratch;                                                                 \
+                const long sequence = item / kv_heads, head = item % kv_heads;                     \
+                const long at = head * group * dim, position = positions[sequence];                \
+                type *tiles = packed[sequence] + head * head_strides[sequence];                    \
+                put_##type(tiles + position / PANEL * 2 * PANEL * dim, position % PANEL, dim,      \
+                           keys + sequence * stride + head * dim,                                  \
+                           values + sequence * stride + head * dim);                               \
+                attend_rows_##type(query + sequence * query_stride + at, dim, group, position, 0,  \
+                                   window, tiles, dim, scale, out + sequence * heads * dim + at,   \
+                                   dim, &scratch);                                                 \
+            }                                                                                      \
+            release_tiles();                                                                       \
         }                                                                                          \
     }
 ATTEND(float)
@@ -235,19 +250,19 @@ ATTEND(bf16)
         _Pragma("omp parallel for schedule(static) num_threads(threads)                            \
                 if (threads > 1 && rows >= SHARED_ROWS)")                                          \
         for (long row = 0; row < rows; row++) {                                                    \
-            vec squares = vec_zero();                                                  \
+            vec squares = vec_zero();                                                              \
             for (long j = 0; j < columns; j += 16) {                                               \
-                const vec v = load_##type(x + row * columns + j, first_lanes(columns - j));     \
-                squares = vec_fma(v, v, squares);                                          \
+                const vec v = load_##type(x + row * columns + j, first_lanes(columns - j));        \
+                squares = vec_fma(v, v, squares);                                                  \
             }                                                                                      \
-            const float mean = vec_sum(squares) / (float)columns + eps;               \
-            const vec factor = vec_div(vec_set(1.0f),                              \
-                                                vec_sqrt(vec_set(mean)));             \
+            const float mean = vec_sum(squares) / (float)columns + eps;                            \
+            const vec factor = vec_div(vec_set(1.0f),                                              \
+                                                vec_sqrt(vec_set(mean)));                          \
             for (long j = 0; j < columns; j += 16) {                                               \
-                const lanes mask = first_lanes(columns - j);                                   \
-                const vec v = load_##type(x + row * columns + j, mask);                         \
+                const lanes mask = first_lanes(columns - j);                                       \
+                const vec v = load_##type(x + row * columns + j, mask);                            \
                 store_##type(out + row * columns + j, mask,                                        \
-                             vec_mul(vec_mul(v, factor),                               \
+                             vec_mul(vec_mul(v, factor),                                           \
                                            load_##type(weight + j, mask)));                        \
             }                                                                                      \
         }                                                                                          \
@@ -269,14 +284,14 @@ RMS_NORM(bf16)
             for (long head = 0; head < heads; head++) {                                            \
                 type *at = rows + (row * all_heads + head) * dim;                                  \
                 for (long d = 0; d < half; d += 16) {                                              \
-                    const lanes mask = first_lanes(half - d);                                  \
-                    const vec c = load_##type(cos + row * half + d, mask);                      \
-                    const vec s = load_##type(sin + row * half + d, mask);                      \
-                    const vec re = load_##type(at + d, mask);                                   \
-                    const vec im = load_##type(at + half + d, mask);                            \
-                    store_##type(at + d, mask, vec_fms(re, c, vec_mul(im, s)));      \
+                    const lanes mask = first_lanes(half - d);                                      \
+                    const vec c = load_##type(cos + row * half + d, mask);                         \
+                    const vec s = load_##type(sin + row * half + d, mask);                         \
+                    const vec re = load_##type(at + d, mask);                                      \
+                    const vec im = load_##type(at + half + d, mask);                               \
+                    store_##type(at + d, mask, vec_fms(re, c, vec_mul(im, s)));                    \
                     store_##type(at + half + d, mask,                                              \
-                                 vec_fma(im, c, vec_mul(re, s)));                    \
+                                 vec_fma(im, c, vec_mul(re, s)));                                  \
                 }                                                                                  \
             }                                                                                      \
     }

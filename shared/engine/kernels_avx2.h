@@ -76,6 +76,13 @@ INLINE __m256 scaled(__m256 x, __m256 n) {
     return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }
 INLINE vec vec_scale(vec x, vec n) { return (vec){scaled(x.low, n.low), scaled(x.high, n.high)}; }
+INLINE vec vec_floor(vec x) {
+    return (vec){_mm256_floor_ps(x.low), _mm256_floor_ps(x.high)};
+}
+INLINE vec vec_above_floor(vec x) { return vec_sub(x, vec_floor(x)); }
+INLINE vec vec_scale_floor(vec x, vec n) { /* x 2^floor(n), 0 for what is too small */
+    return vec_scale(x, vec_floor(vec_max(n, vec_set(-126.0f))));
+}
 
 INLINE lanes first_lanes(long count) {
     return count >= 16 ? ALL_LANES : count <= 0 ? 0 : (lanes)((1u << count) - 1);
@@ -93,6 +100,10 @@ INLINE vec vec_max_where(lanes mask, vec top, vec x) {
         _mm256_blendv_ps(top.low, _mm256_max_ps(top.low, x.low), lanes_set(mask, 0)),
         _mm256_blendv_ps(top.high, _mm256_max_ps(top.high, x.high), lanes_set(mask, 8)),
     };
+}
+INLINE int vec_any_above(vec a, vec b) {
+    return !!_mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GT_OQ),
+                                             _mm256_cmp_ps(a.high, b.high, _CMP_GT_OQ)));
 }
 
 /* Loads and stores take masks of first lanes only. */

@@ -38,11 +38,15 @@ INLINE vec vec_round(vec x) {
 }
 INLINE vec vec_scale(vec x, vec n) { return _mm512_scalef_ps(x, n); } /* x 2^n */
 
+INLINE vec vec_above_floor(vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+INLINE vec vec_scale_floor(vec x, vec n) { return _mm512_scalef_ps(x, n); } /* x 2^floor(n) */
+
 INLINE lanes first_lanes(long count) {
     return count >= 16 ? ALL_LANES : count <= 0 ? 0 : (lanes)((1u << count) - 1);
 }
 INLINE vec vec_where(lanes mask, vec x) { return _mm512_maskz_mov_ps(mask, x); }
 INLINE vec vec_max_where(lanes mask, vec top, vec x) { return _mm512_mask_max_ps(top, mask, top, x); }
+INLINE int vec_any_above(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
 
 /* Loads and stores take masks of first lanes only. */
 INLINE vec load_float(const float *from, lanes mask) { return _mm512_maskz_loadu_ps(mask, from); }

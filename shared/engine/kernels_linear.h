@@ -41,15 +41,16 @@ INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
 #define PANEL_SUMS(type)                                                                           \
     INLINE void sums_##type(const left_##type *x, const type *weights, float *acc, long count,     \
                             long depth) {                                                          \
-        for (long k = 0; k < depth; k += DEPTH_BLOCK)                                              \
-            product_##type(count, PANEL, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK, x + k, \
-                           depth, weights + k * PANEL, PANEL, acc, PANEL, k == 0);                 \
+        const long most = DEPTH_BLOCK_##type;                                                      \
+        for (long k = 0; k < depth; k += most)                                                     \
+            product_##type(count, PANEL, depth - k < most ? depth - k : most, x + k, depth,        \
+                           weights + k * PANEL, PANEL, acc, PANEL, k == 0);                        \
     }
 
 /* All threads get equally many rows of panels, in runs: `each` is done to `count` rows, at most
    ROW_BLOCK, from `first` on, of `panel`. */
 #define EACH_PANEL(type, each)                                                                     \
-    const long groups = (rows + MAX_ROWS - 1) / MAX_ROWS;                                          \
+    const long groups = (rows + GROUP_##type - 1) / GROUP_##type;                                  \
     const left_##type *left = IS_WIDENED(type) ? (const void *)wide : (const void *)x;             \
     _Pragma("omp parallel num_threads(threads) if (threads > 1)") {                                \
         if (IS_WIDENED(type)) {                                                                    \
@@ -60,13 +61,14 @@ INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
         const long me = omp_get_thread_num(), all = omp_get_num_threads();                         \
         const long end = num_panels * groups * (me + 1) / all;                                     \
         for (long at = num_panels * groups * me / all, run; at < end; at += run) {                 \
-            const long panel = at / groups, group = at % groups, first = group * MAX_ROWS;         \
+            const long panel = at / groups, group = at % groups, first = group * GROUP_##type;     \
             run = groups - group < end - at ? groups - group : end - at;                           \
-            if (run > ROW_BLOCK / MAX_ROWS) run = ROW_BLOCK / MAX_ROWS;                            \
-            const long last = first + run * MAX_ROWS;                                              \
+            if (run > ROW_BLOCK / GROUP_##type) run = ROW_BLOCK / GROUP_##type;                    \
+            const long last = first + run * GROUP_##type;                                          \
             const long count = (last < rows ? last : rows) - first;                                \
             each;                                                                                  \
         }                                                                                          \
+        release_tiles();                                                                           \
     }
 
 #define LINEAR(type)                                                                               \
@@ -101,13 +103,12 @@ LINEAR(bf16)
 
 /* ---- out = silu(gate) * up ---- */
 
-INLINE vec silu_times(vec gate, vec up) {
-    const vec negative = vec_sub(vec_zero(), gate);
-    const vec below = vec_add(vec_set(1.0f), exp_ps(vec_min(negative, vec_set(88.0f))));
-    return vec_mul(vec_div(gate, below), up);
-}
-
 #define SILU_UP(type)                                                                              \
+    INLINE vec silu_times_##type(vec gate, vec up) {                                               \
+        const vec negative = vec_sub(vec_zero(), gate);                                            \
+        const vec below = vec_add(vec_set(1.0f), exp_##type(vec_min(negative, vec_set(88.0f))));   \
+        return vec_mul(vec_div(gate, below), up);                                                  \
+    }                                                                                              \
     /* From rows of [gate, up]. */                                                                 \
     EXPORT void silu_up_##type(const type *gate_up, type *out, long rows, long columns,            \
                                int threads) {                                                      \
@@ -118,7 +119,7 @@ INLINE vec silu_times(vec gate, vec up) {
                 const lanes mask = first_lanes(columns - j);                                       \
                 const type *at = gate_up + row * 2 * columns + j;                                  \
                 const vec gate = load_##type(at, mask), up = load_##type(at + columns, mask);      \
-                store_##type(out + row * columns + j, mask, silu_times(gate, up));                 \
+                store_##type(out + row * columns + j, mask, silu_times_##type(gate, up));          \
             }                                                                                      \
     }                                                                                              \
     static void silu_panel_##type(const left_##type *x, const type *gates, const type *ups,        \
@@ -133,7 +134,7 @@ INLINE vec silu_times(vec gate, vec up) {
                 const vec a = rounded_##type(vec_load(gate + row * PANEL + j));                    \
                 const vec b = rounded_##type(vec_load(up + row * PANEL + j));                      \
                 store_##type(out + (first + row) * columns + panel * PANEL + j, ALL_LANES,         \
-                             silu_times(a, b));                                                    \
+                             silu_times_##type(a, b));                                             \
             }                                                                                      \
     }                                                                                              \
     /* The same, to the bit, of x times panels of gate and then up, whole panels each. */          \

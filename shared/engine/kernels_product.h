@@ -10,13 +10,19 @@
 #define PANEL 64     /* columns of a weight panel, keys of a tile */
 #define MAX_ROWS 6   /* rows of the inner product */
 #define ROW_BLOCK 96 /* rows that pass over a panel together */
-#define QUERY_BLOCK 48
 #define MAX_HEAD_DIM 256
 #define MAX_DEPTH 288 /* of one product: of a depth block, of a head */
 
 typedef uint16_t bf16;
 typedef float left_float; /* what the rows of a product are given as */
 
+#ifdef __AMX_BF16__
+#define HAS_TILES 1
+#define QUERY_BLOCK 64 /* rows that attend together */
+#else
+#define HAS_TILES 0
+#define QUERY_BLOCK 48
+#endif
 #ifdef __AVX512F__
 #include "kernels_avx512.h"
 #else
@@ -48,7 +54,7 @@ typedef float left_float; /* what the rows of a product are given as */
 #define PRODUCT_bf16 inner_bf16
 
 SHAPES(float)
-#if HAS_BF16
+#if HAS_BF16 && !HAS_TILES
 SHAPES(bf16)
 #endif
 
@@ -97,9 +103,20 @@ PRODUCT_OF_MANY(float)
 PRODUCT_OF_MANY(bf16)
 #else
 PRODUCT_ALL(float, product_float)
-#if HAS_BF16
+#if HAS_TILES
+#include "kernels_amx.h"
+#elif HAS_BF16
 PRODUCT_ALL(bf16, product_bf16)
 #endif
+#endif
+
+/* Rows that threads share out, at least; depth that is multiplied in one go. */
+#define GROUP_float MAX_ROWS
+#define DEPTH_BLOCK_float DEPTH_BLOCK
+#if !HAS_TILES
+#define GROUP_bf16 MAX_ROWS
+#define DEPTH_BLOCK_bf16 DEPTH_BLOCK
+INLINE void release_tiles(void) {}
 #endif
 
 /* ---- numbers ---- */
@@ -119,3 +136,17 @@ INLINE vec exp_ps(vec x) {
     p = vec_fma(p, vec_mul(r, r), vec_add(r, vec_set(1.0f)));
     return vec_scale(p, n);
 }
+
+/* 2^x, within 3e-6 of it: half the work, and far finer than bfloat16. */
+INLINE vec exp2_ps(vec x) {
+    const vec r = vec_above_floor(x);
+    vec p = vec_set(1.353416424e-2f);
+    p = vec_fma(p, r, vec_set(5.201147175e-2f));
+    p = vec_fma(p, r, vec_set(2.414427470e-1f));
+    p = vec_fma(p, r, vec_set(6.930038374e-1f));
+    p = vec_fma(p, r, vec_set(1.000002593f));
+    return vec_scale_floor(p, x);
+}
+#define LOG2_E 1.44269504f
+INLINE vec exp_float(vec x) { return exp_ps(x); }
+INLINE vec exp_bf16(vec x) { return exp2_ps(vec_mul(x, vec_set(LOG2_E))); }

@@ -13,8 +13,14 @@ import torch.nn.functional as F
 from shared.engine.kernel_build import KernelIsa
 from shared.engine.kernels import Kernels
 
-LinearMode = Literal["avx512-panels", "avx2-panels", "onednn-prepacked", "plain", "cublas"]
-PANEL_MODES: dict[LinearMode, KernelIsa] = {"avx512-panels": "avx512", "avx2-panels": "avx2"}
+LinearMode = Literal[
+    "amx-panels", "avx512-panels", "avx2-panels", "onednn-prepacked", "plain", "cublas"
+]
+PANEL_MODES: dict[LinearMode, KernelIsa] = {
+    "amx-panels": "amx",
+    "avx512-panels": "avx512",
+    "avx2-panels": "avx2",
+}
 
 
 _PREPACKED_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")

@@ -12,7 +12,6 @@ from shared.checkpoint.fingerprint import weights_fingerprint
 from shared.checkpoint.locate import ModelSource, locate
 from shared.checkpoint.model_config import ModelConfig, load_model_config
 from shared.checkpoint.tokenizer import tokenizer_fingerprint
-from shared.engine.cpu_isa import cpu_flags
 from shared.engine.device import ComputeDevice, compute_device, describe_device
 from shared.engine.errors import EngineError
 from shared.engine.heap import keep_freed_memory
@@ -38,7 +37,7 @@ from shared.kv.kv_format import KvFormat
 
 Mode = Literal["exact", "fast"]
 # Raised when the engine's arithmetic changes the bits of KV.
-ENGINE_REVISION = 4
+ENGINE_REVISION = 5
 
 log = logging.getLogger("moonpool.engine")
 
@@ -156,8 +155,6 @@ def _kernels(
     """Ours where they were asked for, or nothing was and they are the best."""
     if linear_mode is not None and linear_mode not in PANEL_MODES:
         return None
-    if linear_mode is None and dtype == "bfloat16" and "amx_bf16" in cpu_flags():
-        return None  # torch has kernels for these matrix units, we do not
     isa = None if linear_mode is None else PANEL_MODES[linear_mode]
     kernels = load_kernels(config, TORCH_DTYPES[dtype], cache_dir, isa)
     if kernels is None and linear_mode is not None:

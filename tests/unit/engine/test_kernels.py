@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -30,10 +31,21 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return value
 
 
-def built(config: ModelConfig, dtype: torch.dtype, cache_dir: Path) -> Kernels:
-    kernels = load_kernels(config, dtype, cache_dir)
+@pytest.fixture(params=get_args(kernel_build.KernelIsa))
+def isa(request: pytest.FixtureRequest) -> kernel_build.KernelIsa:
+    value: kernel_build.KernelIsa = request.param
+    return value
+
+
+def built(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    cache_dir: Path,
+    isa: kernel_build.KernelIsa | None = None,
+) -> Kernels:
+    kernels = load_kernels(config, dtype, cache_dir, isa)
     if kernels is None:
-        pytest.skip("no gcc, or a CPU without AVX2")
+        pytest.skip(f"no gcc, or a CPU without {isa or 'AVX2'} for {dtype}")
     return kernels
 
 
@@ -46,17 +58,18 @@ def test_they_agree_with_torch_for_every_shape_of_heads(
     num_kv_heads: int,
     head_dim: int,
     dtype: torch.dtype,
+    isa: kernel_build.KernelIsa,
     tiny: LoadedModel,
     engine_cache: Path,
 ) -> None:
     config = replace(tiny.config, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    assert agrees_with_torch(built(config, dtype, engine_cache), config, dtype)
+    assert agrees_with_torch(built(config, dtype, engine_cache, isa), config, dtype)
 
 
 def test_a_linear_row_does_not_depend_on_company_or_threads(
-    dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+    dtype: torch.dtype, isa: kernel_build.KernelIsa, tiny: LoadedModel, engine_cache: Path
 ) -> None:
-    kernels = built(tiny.config, dtype, engine_cache)
+    kernels = built(tiny.config, dtype, engine_cache, isa)
     rows, panels = torch.randn(130, 1100).to(dtype), to_panels(torch.randn(200, 1100).to(dtype))
     whole = kernels.linear(rows, panels, 200)
     for count in range(1, 131):
@@ -98,9 +111,13 @@ def test_a_second_thread_is_woken_for_work_that_is_worth_it_only(
 
 @pytest.mark.parametrize("columns", [128, 40])
 def test_gate_and_up_in_one_go_have_the_bits_of_one_after_the_other(
-    columns: int, dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+    columns: int,
+    dtype: torch.dtype,
+    isa: kernel_build.KernelIsa,
+    tiny: LoadedModel,
+    engine_cache: Path,
 ) -> None:
-    kernels = built(tiny.config, dtype, engine_cache)
+    kernels = built(tiny.config, dtype, engine_cache, isa)
     rows, weight = torch.randn(130, 700).to(dtype), torch.randn(2 * columns, 700).to(dtype)
     panels = to_panels(weight / 8)
     expected = kernels.silu_up(kernels.linear(rows, panels, 2 * columns))
@@ -112,9 +129,9 @@ def test_gate_and_up_in_one_go_have_the_bits_of_one_after_the_other(
 
 
 def test_work_between_products_does_not_depend_on_threads(
-    dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+    dtype: torch.dtype, isa: kernel_build.KernelIsa, tiny: LoadedModel, engine_cache: Path
 ) -> None:
-    kernels = built(tiny.config, dtype, engine_cache)
+    kernels = built(tiny.config, dtype, engine_cache, isa)
     rows, scale = torch.randn(150, 160).to(dtype), torch.randn(160).to(dtype)
     cos, sin = torch.randn(2, 150, 16).to(dtype)
     keys, values = torch.randn(2, 150, 2, 32).to(dtype)
@@ -134,9 +151,13 @@ def test_work_between_products_does_not_depend_on_threads(
 
 @pytest.mark.parametrize("window", [None, 50])
 def test_an_attended_row_does_not_depend_on_how_the_run_is_cut(
-    window: int | None, dtype: torch.dtype, tiny: LoadedModel, engine_cache: Path
+    window: int | None,
+    dtype: torch.dtype,
+    isa: kernel_build.KernelIsa,
+    tiny: LoadedModel,
+    engine_cache: Path,
 ) -> None:
-    kernels = built(tiny.config, dtype, engine_cache)
+    kernels = built(tiny.config, dtype, engine_cache, isa)
     query = torch.randn(200, 4, 32).to(dtype)
     keys, values = torch.randn(2, 200, 2, 32).to(dtype)
     packed = torch.zeros(packed_shape((2,), 200, 32), dtype=dtype)
@@ -169,23 +190,26 @@ def test_a_decoded_token_has_the_bits_of_a_prefilled_one(
 
 
 AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+BF16, AMX = {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 
 
 @pytest.mark.parametrize(
     ("flags", "in_float32", "in_bfloat16"),
     [
-        ({"sse4_2"}, None, None),
-        ({"avx2"}, None, None),
-        ({"avx2", "fma"}, "avx2", "avx2"),
-        ({"avx2", "fma", *AVX512}, "avx512", "avx2"),
-        ({"avx2", "fma", *AVX512, "avx512_bf16"}, "avx512", "avx512"),
+        ({"sse4_2"}, [], []),
+        ({"avx2"}, [], []),
+        ({"avx2", "fma"}, ["avx2"], ["avx2"]),
+        ({"avx2", "fma", *AVX512}, ["avx512", "avx2"], ["avx2"]),
+        ({"avx2", "fma", *AVX512, *BF16}, ["avx512", "avx2"], ["avx512", "avx2"]),
+        ({"avx2", "fma", *AVX512, *BF16, *AMX}, ["avx512", "avx2"], ["amx", "avx512", "avx2"]),
+        ({"avx2", "fma", *AVX512, *AMX}, ["avx512", "avx2"], ["avx2"]),
     ],
 )
-def test_the_fastest_instructions_of_the_cpu_are_taken(
-    flags: set[str], in_float32: str | None, in_bfloat16: str | None
+def test_the_fastest_instructions_of_the_cpu_come_first(
+    flags: set[str], in_float32: list[str], in_bfloat16: list[str]
 ) -> None:
-    assert kernel_build.best_isa(frozenset(flags), is_bfloat16=False) == in_float32
-    assert kernel_build.best_isa(frozenset(flags), is_bfloat16=True) == in_bfloat16
+    assert kernel_build.fastest_isas(frozenset(flags), is_bfloat16=False) == in_float32
+    assert kernel_build.fastest_isas(frozenset(flags), is_bfloat16=True) == in_bfloat16
 
 
 @pytest.mark.parametrize("window", [None, 50])
@@ -218,7 +242,6 @@ def test_avx2_and_avx512_give_the_same_bits_in_float32(
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_numbers_that_bfloat16_does_not_have_go_to_the_nearest(
     isa: kernel_build.KernelIsa, tiny: LoadedModel, engine_cache: Path
 ) -> None:
