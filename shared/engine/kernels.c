@@ -78,6 +78,7 @@ typedef struct {
 #endif
 } __attribute__((aligned(64))) scratch_t;
 
+#define NO_SCORE -1e30f /* below all of them, and finite: masked tiles may come first */
 /* Scores are powers of e, or in bfloat16 of 2. */
 INLINE float scale_float(float scale) { return scale; }
 INLINE float scale_bf16(float scale) { return scale * LOG2_E; }
@@ -161,7 +162,7 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
         const long last = position + (rows - 1) * step;                                            \
         const left_##type *left = query_##type(s, query, &ldq, rows, dim);                         \
         for (long row = 0; row < rows; row++) {                                                    \
-            s->largest[row] = -__builtin_inff();                                                   \
+            s->largest[row] = NO_SCORE;                                                            \
             vec_store(s->sums + row * 16, vec_zero());                                             \
         }                                                                                          \
         for (long tile = first; tile * PANEL <= last; tile++) {                                    \
