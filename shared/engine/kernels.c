@@ -1,4 +1,4 @@
-/* Matrix products and attention for CPUs with AVX-512 or AVX2, in float32 and bfloat16.
+/* Matrix products and attention for CPUs with AMX, AVX-512 or AVX2, in float32 and bfloat16.
 
    Every element of a result is accumulated in one fixed order that depends on nothing but its own
    row: not on how many rows there are, on where a chunk begins, or on the number of threads.

@@ -20,7 +20,11 @@ typedef struct {
 
 static __thread long configured_rows; /* of sums and of rows; 0: this thread has no tiles */
 
-/* Tiles 0 to 3 hold sums, 4 rows, 5 columns or (all of them whole) further rows, 6 and 7 columns. */
+/* Older versions of gcc take tile loads for no reads of memory, and leave out or move what was
+   written for them. */
+INLINE void let_tiles_see_memory(void) { __asm__ volatile("" ::: "memory"); }
+
+/* Tiles 0 to 3 hold sums, 4 rows, 5 columns or (all 16 rows high) more rows, 6 and 7 columns. */
 INLINE void configure_tiles(long rows) {
     if (configured_rows == rows) return;
     tile_shapes_t shapes = {.palette = 1};
@@ -28,7 +32,7 @@ INLINE void configure_tiles(long rows) {
         shapes.row_bytes[tile] = 64;
         shapes.rows[tile] = tile < 5 ? (uint8_t)rows : TILE_ROWS;
     }
-    _tile_loadconfig(&shapes);
+    __asm__ volatile("ldtilecfg %0" ::"m"(shapes)); /* all of it, which older intrinsics forget */
     configured_rows = rows;
 }
 
@@ -56,16 +60,19 @@ INLINE void put_tail_columns(tail_t *tail, const bf16 *b, long ldb, long columns
 }
 
 #define SUMS(tile, at)                                                                             \
-    if (is_first)                                                                                  \
-        _tile_zero(tile);                                                                          \
-    else                                                                                           \
-        _tile_loadd(tile, at, 4 * ldc)
+    do {                                                                                           \
+        if (is_first)                                                                              \
+            _tile_zero(tile);                                                                      \
+        else                                                                                       \
+            _tile_loadd(tile, at, 4 * ldc);                                                        \
+    } while (0)
 
 /* 32 rows, 32 columns. */
 static void tiles_2_2(long depth, const bf16 *a, long lda, const bf16 *b, long ldb, float *c,
                       long ldc, int is_first, const bf16 *tail_rows, const bf16 *tail_columns,
                       long tail_ldb) {
     float *below = c + TILE_ROWS * ldc;
+    let_tiles_see_memory();
     SUMS(0, c);
     SUMS(1, c + TILE_COLUMNS);
     SUMS(2, below);
@@ -101,6 +108,7 @@ INLINE void fetch_columns(const bf16 *b) {
 INLINE void tiles_1(const int tiles, long depth, const bf16 *a, long lda, const bf16 *b, long ldb,
                     float *c, long ldc, int is_first, const bf16 *tail_rows,
                     const bf16 *tail_columns, long tail_ldb) {
+    let_tiles_see_memory();
     SUMS(0, c);
     if (tiles > 1) SUMS(1, c + TILE_COLUMNS);
     if (tiles > 2) SUMS(2, c + 2 * TILE_COLUMNS);
