@@ -79,10 +79,13 @@ INLINE vec vec_scale(vec x, vec n) { return (vec){scaled(x.low, n.low), scaled(x
 INLINE vec vec_floor(vec x) {
     return (vec){_mm256_floor_ps(x.low), _mm256_floor_ps(x.high)};
 }
-INLINE vec vec_above_floor(vec x) { return vec_sub(x, vec_floor(x)); }
-INLINE vec vec_scale_floor(vec x, vec n) { /* x 2^floor(n), 0 for what is too small */
-    return vec_scale(x, vec_floor(vec_max(n, vec_set(-126.0f))));
+/* x - floor(x) and x 2^floor(n), of what is below -126 for it; what is not a number stays none. */
+INLINE vec vec_not_below(vec x) { return vec_max(vec_set(-126.0f), x); }
+INLINE vec vec_above_floor(vec x) {
+    x = vec_not_below(x);
+    return vec_sub(x, vec_floor(x));
 }
+INLINE vec vec_scale_floor(vec x, vec n) { return vec_scale(x, vec_floor(vec_not_below(n))); }
 
 INLINE lanes first_lanes(long count) {
     return count >= 16 ? ALL_LANES : count <= 0 ? 0 : (lanes)((1u << count) - 1);

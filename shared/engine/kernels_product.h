@@ -90,7 +90,7 @@ SHAPES(bf16)
     static void product_##type(long rows, long columns, long depth, const float *a, long lda,      \
                                const type *b, long ldb, float *c, long ldc, int is_first) {        \
         float own[MAX_DEPTH * 16] __attribute__((aligned(64)));                                    \
-        if (rows < MANY_ROWS_##type) {                                                                 \
+        if (rows < MANY_ROWS_##type) {                                                             \
             product_of_few_##type(rows, columns, depth, a, lda, b, ldb, c, ldc, is_first);         \
             return;                                                                                \
         }                                                                                          \
@@ -121,9 +121,9 @@ INLINE void release_tiles(void) {}
 
 /* ---- numbers ---- */
 
-/* Of what is below the smallest normal number, that number. */
+/* Of what is below the smallest normal number, that number; what is not a number stays none. */
 INLINE vec exp_ps(vec x) {
-    x = vec_max(x, vec_set(-87.0f));
+    x = vec_max(vec_set(-87.0f), x);
     const vec n = vec_round(vec_mul(x, vec_set(1.44269504f)));
     vec r = vec_fnma(n, vec_set(0.693359375f), x);
     r = vec_fnma(n, vec_set(-2.12194440e-4f), r);
