@@ -35,14 +35,6 @@ def cpu_flags() -> frozenset[str]:
     return _flags(_first_cpu(_CPUINFO))
 
 
-def usable_flags() -> frozenset[str]:
-    """Of the CPU, without AMX where the system keeps its tiles from this process."""
-    flags = cpu_flags()
-    if "amx_tile" in flags and not may_use_tiles():
-        return frozenset(flag for flag in flags if not flag.startswith("amx_"))
-    return flags
-
-
 def may_use_tiles() -> bool:
     """Asks Linux for AMX's tile registers; what is granted holds for all threads of the process."""
     if platform.machine() != "x86_64" or sys.platform != "linux":

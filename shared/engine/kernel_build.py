@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from shared.engine.cpu_isa import usable_flags
+from shared.engine.cpu_isa import cpu_flags, may_use_tiles
 from shared.native.build import built
 
 KernelIsa = Literal["amx", "avx512", "avx2"]
@@ -46,26 +46,31 @@ def fastest_isas(flags: frozenset[str], *, is_bfloat16: bool) -> list[KernelIsa]
 def build_kernels(
     cache_dir: Path, *, is_bfloat16: bool, isa: KernelIsa | None = None
 ) -> tuple[Path, KernelIsa] | None:
-    """The library, for `isa` or the best that can be built; None where the CPU or the lack of a
-    compiler rules it out."""
-    flags = usable_flags()
+    """The library, for `isa` or the best that can be built; None where the CPU, the system or the
+    lack of a compiler rules it out."""
+    flags = cpu_flags()
     isas = fastest_isas(flags, is_bfloat16=is_bfloat16)
     if isa is not None:
         isas = [isa] if isa in isas else []
+    if "amx" in isas and not may_use_tiles():
+        log.warning(
+            "kernels: the system keeps AMX from this process (it needs Linux 5.16 or later)"
+        )
+        isas.remove("amx")
     if not isas:
-        log.info("kernels: this CPU has no AVX2 or AVX-512; torch's own are used")
+        log.info("kernels: this process cannot use %s", isa or "AVX2 or AVX-512")
         return None
     compiler = shutil.which("gcc")  # its OpenMP is the one that torch has loaded
     if compiler is None:
         log.warning("kernels: no gcc here; torch's own are used, which are slower (install gcc)")
         return None
-    for each in isas:
+    for each, following in zip(isas, [*isas[1:], None], strict=True):
         library = built(
             f"kernels-{each}",
             [compiler, *_FLAGS, *_target(each, flags)],
             _SOURCES,
             cache_dir / "kernels",
-            instead="others are used",
+            instead="torch's own are used" if following is None else f"{following} is tried",
         )
         if library is not None:
             return library, each

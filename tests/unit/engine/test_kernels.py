@@ -12,7 +12,7 @@ from shared.engine import kernel_build
 from shared.engine.decode import DecodeEngine
 from shared.engine.kernel_check import agrees_with_torch
 from shared.engine.kernels import Kernels, load_kernels, packed_shape
-from shared.engine.loaded_model import LoadedModel, load_model
+from shared.engine.loaded_model import LoadedModel
 from shared.engine.panels import to_panels
 from tests.support.engine import EngineBench, random_tokens
 
@@ -189,38 +189,14 @@ def test_a_decoded_token_has_the_bits_of_a_prefilled_one(
         assert torch.equal(logits, bench.prefill(prompt[: position + 1], [0]))
 
 
-AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
-BF16, AMX = {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "in_float32", "in_bfloat16"),
-    [
-        ({"sse4_2"}, [], []),
-        ({"avx2"}, [], []),
-        ({"avx2", "fma"}, ["avx2"], ["avx2"]),
-        ({"avx2", "fma", *AVX512}, ["avx512", "avx2"], ["avx2"]),
-        ({"avx2", "fma", *AVX512, *BF16}, ["avx512", "avx2"], ["avx512", "avx2"]),
-        ({"avx2", "fma", *AVX512, *BF16, *AMX}, ["avx512", "avx2"], ["amx", "avx512", "avx2"]),
-        ({"avx2", "fma", *AVX512, *AMX}, ["avx512", "avx2"], ["avx2"]),
-    ],
-)
-def test_the_fastest_instructions_of_the_cpu_come_first(
-    flags: set[str], in_float32: list[str], in_bfloat16: list[str]
-) -> None:
-    assert kernel_build.fastest_isas(frozenset(flags), is_bfloat16=False) == in_float32
-    assert kernel_build.fastest_isas(frozenset(flags), is_bfloat16=True) == in_bfloat16
-
-
 @pytest.mark.parametrize("window", [None, 50])
 def test_avx2_and_avx512_give_the_same_bits_in_float32(
     window: int | None, tiny: LoadedModel, engine_cache: Path
 ) -> None:
-    found = [
-        load_kernels(tiny.config, torch.float32, engine_cache, isa) for isa in ("avx2", "avx512")
-    ]
-    if found[0] is None or found[1] is None:
-        pytest.skip("no gcc, or a CPU without AVX-512")
+    found = (
+        built(tiny.config, torch.float32, engine_cache, "avx2"),
+        built(tiny.config, torch.float32, engine_cache, "avx512"),
+    )
     results = []
     for kernels in found:
         torch.manual_seed(1)
@@ -255,22 +231,3 @@ def test_numbers_that_bfloat16_does_not_have_go_to_the_nearest(
     result = kernels.linear(rows, to_panels(torch.ones(1, 2, dtype=torch.bfloat16)), 1)[:, 0]
     expected = (first.float() + second.float()).bfloat16()
     assert torch.equal(result.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0))
-
-
-def test_without_a_compiler_the_engine_runs_on_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    loaded = load_model("dummy:tiny", cache_dir=tmp_path)
-    assert loaded.model.kernels is None
-    bench = EngineBench(loaded, num_slots=1)
-    assert len(bench.greedy(random_tokens(10, seed=1), [0], max_tokens=3)) == 3
-
-
-def test_a_source_that_does_not_compile_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = tmp_path / "broken.c"
-    broken.write_text("int main( {")
-    monkeypatch.setattr(kernel_build, "_SOURCES", (broken,))
-    assert kernel_build.build_kernels(tmp_path, is_bfloat16=False) is None
