@@ -54,7 +54,8 @@ def build_kernels(
         isas = [isa] if isa in isas else []
     if "amx" in isas and not may_use_tiles():
         log.warning(
-            "kernels: the system keeps AMX from this process (it needs Linux 5.16 or later)"
+            "kernels: the system keeps AMX from this process; slower ones are used (it needs Linux "
+            "5.16 or later, and arch_prctl allowed)"
         )
         isas.remove("amx")
     if not isas:
