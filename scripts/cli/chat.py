@@ -1,31 +1,23 @@
 """`moonpool chat`: talk to a cluster in the terminal."""
 
-import json
 import sys
 import time
-from collections.abc import Iterator
 from typing import Annotated, Any
 
-import httpx
 import typer
 
+from scripts.cli.gateway_client import ApiKeyOption, GatewayClient, UrlOption, open_gateway
 from scripts.cli.output import CommandError, console, print_json
-from scripts.cli.target import DEFAULT_URL, UP_HINT, find_target
 
 Messages = list[dict[str, str]]
 
 
 def chat(
-    url: Annotated[
-        str | None, typer.Option(help=f"The cluster; else the one here, or {DEFAULT_URL}.")
-    ] = None,
+    url: UrlOption = None,
     model: Annotated[str | None, typer.Option(help="Else the first one served.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     message: Annotated[str | None, typer.Option(help="Ask this once and end.")] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="MOONPOOL_API_KEY", help="Where the cluster wants one."),
-    ] = None,
+    api_key: ApiKeyOption = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     as_json: Annotated[
@@ -44,16 +36,13 @@ def chat(
     """
     if as_json and message is None:
         raise CommandError("--json needs --message", hint='moonpool chat --json --message "Hello"')
-    target = find_target(url)
-    base_url = DEFAULT_URL if target is None else target.base_url
-    key = api_key or ("" if target is None else target.admin_key)
-    with Client(base_url, key) as client:
+    with open_gateway(url, api_key) as client:
         name = model or client.first_model()
         talk = Talk(client, name, max_tokens=max_tokens, temperature=temperature)
         if system:
             talk.messages.append({"role": "system", "content": system})
         if message is None:
-            _converse(talk, base_url)
+            _converse(talk, client.base_url)
             return
         started_s = time.perf_counter()
         answer = talk.ask(message, is_printing=not as_json)
@@ -69,70 +58,12 @@ def chat(
             )
 
 
-class Client:
-    """The few calls of the API that a chat needs, with errors that say what to do."""
-
-    def __init__(self, base_url: str, api_key: str) -> None:
-        self._base_url = base_url
-        self._http = httpx.Client(
-            base_url=base_url,
-            timeout=httpx.Timeout(300.0, connect=5.0),
-            trust_env=False,
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-        )
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._http.close()
-
-    def first_model(self) -> str:
-        try:
-            response = self._checked(self._http.get("/v1/models"))
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
-        models: list[dict[str, Any]] = response.json()["data"]
-        if not models:
-            raise CommandError(
-                f"the cluster at {self._base_url} serves no model yet",
-                hint="wait until it is ready: `moonpool status`",
-            )
-        return str(models[0]["id"])
-
-    def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The chunks of one streamed answer."""
-        try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.status_code != 200:
-                    response.read()
-                self._checked(response)
-                for line in response.iter_lines():
-                    if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                        yield json.loads(line[5:])
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
-
-    def _checked(self, response: httpx.Response) -> httpx.Response:
-        if response.status_code == 200:
-            return response
-        try:
-            message = response.json()["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            message = response.text[:200]
-        raise CommandError(f"{self._base_url} answers {response.status_code}: {message}")
-
-    def _unreachable(self, error: httpx.HTTPError) -> CommandError:
-        return CommandError(
-            f"no answer from {self._base_url}: {error or type(error).__name__}",
-            hint=f"{UP_HINT} with --url",
-        )
-
-
 class Talk:
     """A conversation; keeps the turns."""
 
-    def __init__(self, client: Client, model: str, *, max_tokens: int, temperature: float) -> None:
+    def __init__(
+        self, client: GatewayClient, model: str, *, max_tokens: int, temperature: float
+    ) -> None:
         self.messages: Messages = []
         self.usage: dict[str, Any] = {}
         self.finish_reason = ""

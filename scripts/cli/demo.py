@@ -147,7 +147,7 @@ def _show(rows: Sequence[Row]) -> None:
     if not out.is_terminal:
         out = Console(highlight=False, width=TABLE_WIDTH)
     out.print(table_of(rows))
-    out.print(bills_of(rows))
+    out.print(bills_of({str(at): row.answer.served.bill for at, row in enumerate(rows, 1)}))
     for number, row in enumerate(rows, 1):
         out.print(f"{number}. {row.step.what}: {row.step.question}", style="bold", markup=False)
         out.print(f"   {row.answer.text.strip()}", markup=False)

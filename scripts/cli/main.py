@@ -19,6 +19,8 @@ COMMANDS = (
     "node",
     "chat",
     "demo",
+    "explain",
+    "bill",
     "status",
     "top",
     "role",

@@ -1,6 +1,6 @@
 """The tables of the demo, narrow enough for a terminal of 80 columns. Decides nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -8,6 +8,8 @@ from rich.table import Table
 
 from scripts.demo.run import Row
 
+Bill = Mapping[str, Any]
+"""`predicted` and `real`, each with seconds by stage."""
 STAGES = (("queue_s", "queue"), ("load_s", "load"), ("compute_s", "compute"), ("ttft_s", "TTFT"))
 
 
@@ -34,15 +36,20 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
-def bills_of(rows: Sequence[Row]) -> Table:
-    """What was predicted at placement and what it came to."""
-    table = _table("The bill in seconds, predicted → real")
+def bills_of(
+    bills: Mapping[str, Bill],
+    *,
+    title: str = "The bill in seconds, predicted → real",
+    stages: Sequence[tuple[str, str]] = STAGES,
+    places: int = 2,
+) -> Table:
+    """What was predicted at placement and what it came to; a line for each name."""
+    table = _table(title)
     table.add_column("")
-    for _, name in STAGES:
-        table.add_column(name, justify="right")
-    for number, row in enumerate(rows, 1):
-        bill = row.answer.served.bill
-        table.add_row(str(number), *(_stage(bill, key) for key, _ in STAGES))
+    for _, heading in stages:
+        table.add_column(heading, justify="right")
+    for name, bill in bills.items():
+        table.add_row(name, *(_stage(bill, key, places) for key, _ in stages))
     return table
 
 
@@ -56,9 +63,10 @@ def _table(title: str) -> Table:
     )
 
 
-def _stage(bill: dict[str, Any], key: str) -> str:
-    return " → ".join(_seconds(bill.get(side), key) for side in ("predicted", "real"))
+def _stage(bill: Bill, key: str, places: int) -> str:
+    return " → ".join(_seconds(bill.get(side), key, places) for side in ("predicted", "real"))
 
 
-def _seconds(times: dict[str, Any] | None, key: str) -> str:
-    return "-" if not times else f"{float(times.get(key) or 0):.2f}"
+def _seconds(times: Mapping[str, Any] | None, key: str, places: int) -> str:
+    value = None if not times else times.get(key)
+    return "-" if value is None else f"{value:.{places}f}"

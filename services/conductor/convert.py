@@ -241,13 +241,17 @@ def told_of(reply: PlaceReply) -> dict[str, str | int | float | bool]:
 
 def placed_reply(decision: PlacementDecision) -> PlaceReply:
     winner = decision.winner
+    local_tokens, remote_tokens = _reused(winner)
     placement = Placement(
         prefill=_instance(winner.prefill),
         decode=None if decision.decode is None else _instance(decision.decode),
         local_blocks=winner.local_blocks,
         source=_sources(winner.sources),
         decode_source=_sources([decision.decode_source] if decision.decode_source else []),
+        local_tokens=local_tokens,
+        remote_tokens=remote_tokens,
         predicted=_times(decision.predicted),
+        cost=winner.cost_s,
         policy=decision.policy,
         is_started=decision.is_started,
     )
@@ -287,13 +291,24 @@ def slos_of(settings: CoreSettings, models: Iterable[str]) -> dict[str, Targets]
 
 
 def _candidate(candidate: Candidate) -> WireCandidate:
+    local_tokens, remote_tokens = _reused(candidate)
     return WireCandidate(
         prefill=_instance(candidate.prefill),
         local_blocks=candidate.local_blocks,
         remote_blocks=candidate.remote_blocks,
+        local_tokens=local_tokens,
+        remote_tokens=remote_tokens,
         predicted=_times(candidate.predicted),
+        cost=candidate.cost_s,
         reason=candidate.reason,
     )
+
+
+def _reused(candidate: Candidate) -> tuple[int, int]:
+    """Tokens from its own node and from others."""
+    held = candidate.local_blocks * candidate.prefill.block_tokens
+    local_tokens = min(held, candidate.cached_tokens)
+    return local_tokens, candidate.cached_tokens - local_tokens
 
 
 def _instance(view: InstanceView | InstanceAddress) -> InstanceRef:

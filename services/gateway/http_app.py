@@ -46,7 +46,8 @@ class HealthApi:
             Route("/live", self.live, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
             Route("/ready", self.ready, methods=["GET"]),
-            Route("/v1/bills/{request_id}", self.bill, methods=["GET"]),
+            # A client's id may have slashes.
+            Route("/v1/bills/{request_id:path}", self.bill, methods=["GET"]),
         ]
 
     async def live(self, _: Request) -> Response:
@@ -87,7 +88,7 @@ class WithRequestId:
         self, app: ASGIApp, routes: list[Route], on_response: Callable[[str, int], None]
     ) -> None:
         self._app = app
-        self._paths = {route.endpoint: route.path for route in routes}
+        self._paths = {route.endpoint: route.path_format for route in routes}
         self._on_response = on_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -83,13 +83,22 @@ _MODEL = _object(
         "max_model_len": _COUNT,
     }
 )
+_SECONDS = {"type": "number", "minimum": 0}
+# Of losers, and where no decode instance is needed, there is null for what comes after token 0.
+_PREDICTED = _object(
+    dict.fromkeys(("queue_s", "load_s", "compute_s", "overhead_s", "ttft_s"), _SECONDS)
+    | dict.fromkeys(("handoff_s", "tbt_s", "tbt_scale"), _NUMBER_OR_NULL)
+)
 _CANDIDATE = _object(
     {
         "prefill": _TEXT,
         "node": _TEXT,
         "local_blocks": _COUNT,
         "remote_blocks": _COUNT,
-        "predicted": {"type": "object"},
+        "local_tokens": _COUNT,
+        "remote_tokens": _COUNT,
+        "predicted": _PREDICTED,
+        "cost": _NUMBER_OR_NULL,
         "is_chosen": {"type": "boolean"},
         "reason": _TEXT,
     }

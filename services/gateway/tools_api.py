@@ -23,6 +23,10 @@ from shared.messages.bill import Times
 from shared.messages.conductor import Candidate, Placement, PlaceReply
 from shared.runtime.errors import ServiceError
 
+BEFORE_DECODE = ("queue_s", "load_s", "compute_s", "overhead_s", "ttft_s")
+IN_DECODE = ("handoff_s", "tbt_s", "tbt_scale")
+"""Stages of a prediction; the others of `Times` are only measured."""
+
 
 class ToolsApi:
     def __init__(
@@ -107,7 +111,7 @@ def explanation(job: Job, reply: PlaceReply) -> dict[str, Any]:
     """Every candidate with its bill, the winner first, and why the others lost."""
     placement = reply.placement
     decode = None if placement is None else placement.decode
-    losers = [_candidate(loser) for loser in reply.losers]
+    losers = [_loser(loser) for loser in reply.losers]
     winner = [] if placement is None else [_winner(placement)]
     refusal = None
     if reply.refusal is not None:
@@ -128,29 +132,34 @@ def explanation(job: Job, reply: PlaceReply) -> dict[str, Any]:
 
 
 def _winner(placement: Placement) -> dict[str, Any]:
-    source = placement.source
+    local, source = placement.local_blocks, placement.source
+    # A source's blocks count from the root on, those that are here included.
+    remote = 0 if source is None else max(0, source.num_blocks - local)
+    has_decode = placement.decode is not None
+    return _priced(placement, remote, has_decode=has_decode) | {"is_chosen": True, "reason": ""}
+
+
+def _loser(loser: Candidate) -> dict[str, Any]:
+    priced = _priced(loser, loser.remote_blocks, has_decode=False)
+    return priced | {"is_chosen": False, "reason": loser.reason}
+
+
+def _priced(one: Placement | Candidate, remote_blocks: int, *, has_decode: bool) -> dict[str, Any]:
     return {
-        "prefill": placement.prefill.id,
-        "node": placement.prefill.node,
-        "local_blocks": placement.local_blocks,
-        "remote_blocks": 0 if source is None else source.num_blocks,
-        "predicted": _times(placement.predicted),
-        "is_chosen": True,
-        "reason": "",
+        "prefill": one.prefill.id,
+        "node": one.prefill.node,
+        "local_blocks": one.local_blocks,
+        "remote_blocks": remote_blocks,
+        "local_tokens": one.local_tokens,
+        "remote_tokens": one.remote_tokens,
+        "predicted": _times(one.predicted, has_decode=has_decode),
+        "cost": None if one.cost is None else round(one.cost, 6),
     }
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "prefill": candidate.prefill.id,
-        "node": candidate.prefill.node,
-        "local_blocks": candidate.local_blocks,
-        "remote_blocks": candidate.remote_blocks,
-        "predicted": _times(candidate.predicted),
-        "is_chosen": False,
-        "reason": candidate.reason,
-    }
-
-
-def _times(times: Times) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in times.model_dump().items()}
+def _times(times: Times, *, has_decode: bool) -> dict[str, float | None]:
+    """What is predicted. Without a decode instance what comes after token 0 is null: it is not 0,
+    nobody knows it."""
+    before = {name: round(getattr(times, name), 6) for name in BEFORE_DECODE}
+    after = {name: round(getattr(times, name), 6) if has_decode else None for name in IN_DECODE}
+    return before | after

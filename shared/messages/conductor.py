@@ -57,7 +57,16 @@ class Candidate(Part):
     prefill: InstanceRef
     local_blocks: int
     remote_blocks: int
+    """Of the source's, those that the node itself does not hold."""
+    local_tokens: int = 0
+    """Tokens that it would read from its own node: of whole grid chunks, less than all blocks."""
+    remote_tokens: int = 0
+    """Tokens that it would fetch."""
     predicted: Times
+    """Up to token 0: a decode instance is chosen for the winner alone."""
+    cost: float | None = None
+    """What the policy went by, in seconds (`dynamo_cost`: in blocks); None: the conductor is of an
+    earlier version."""
     reason: str = ""
 
 
@@ -73,7 +82,13 @@ class Placement(Part):
     """Fetch the prefix from here; None: use what is local and compute the rest."""
     decode_source: FetchSource | None = None
     """Where the decode node can pull the cached prefix from; None: from the prefill node."""
+    local_tokens: int = 0
+    remote_tokens: int = 0
+    """Tokens that need not be computed, as in `Candidate`."""
     predicted: Times
+    cost: float | None = None
+    """What the policy went by, in seconds (`dynamo_cost`: in blocks); None: the conductor is of an
+    earlier version."""
     policy: str
     is_started: bool = False
     """The run went with the question and goes on at `prefill`, for `decode`."""

@@ -52,6 +52,7 @@ class Prices:
     offers: list[Offer]
     """The first, for all: with what the own node holds, and nothing fetched."""
     cost_s: Floats
+    cost_unit: str = field(default="s", init=False)
     queue_s: Floats = field(init=False)
     """By the offer that is chosen."""
     chosen: Ints = field(init=False)
@@ -134,19 +135,21 @@ class Prices:
             ),
             predicted=predicted,
             cost_s=cost_s,
-            reason=_why(cost_s, best_s),
+            reason=_why(cost_s, best_s, self.cost_unit),
         )
 
 
-def _why(cost_s: float, best_s: float | None) -> str:
+def _why(cost_s: float, best_s: float | None, unit: str) -> str:
     """A candidate was not taken."""
     if best_s is None:
         return ""
     if cost_s > best_s:
-        return f"cost {cost_s:.3f} s, the winner's {best_s:.3f} s"
+        return f"cost {cost_s:.3f} {unit}, the winner's {best_s:.3f} {unit}"
     if cost_s < best_s:
-        return f"cost {cost_s:.3f} s, less than the winner's, but the policy does not go by cost"
-    return f"cost {cost_s:.3f} s as the winner: one of equals was taken at random"
+        return (
+            f"cost {cost_s:.3f} {unit}, less than the winner's, but the policy does not go by cost"
+        )
+    return f"cost {cost_s:.3f} {unit} as the winner: one of equals was taken at random"
 
 
 def _at(value: Floats | Ints | float, position: int) -> float:

@@ -229,7 +229,7 @@ def test_commands_without_a_cluster_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_with_examples() -> None:
-    for command in ("up", "chat", "demo", "status", "restart"):
+    for command in ("up", "chat", "demo", "explain", "bill", "status", "restart"):
         done = subprocess.run(
             [*MOONPOOL, command, "--help"], capture_output=True, text=True, timeout=60, check=True
         )

@@ -1,6 +1,7 @@
 """What the API has beyond OpenAI's, on a real cluster: salts, shared prompts, explain, targets."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.cluster import DUMMY_MODEL, HostedCluster
+from tests.support.command_line import command
 
 pytestmark = pytest.mark.e2e
 GRID = 256
@@ -70,3 +72,31 @@ def test_explain_tells_what_is_then_done(api: Api, http: httpx.Client) -> None:
     assert refused["targets"]["predicted_ttft_ms"] > refused["targets"]["allowed_ttft_ms"]
     pinned = explain(placement={"prefill": "prefill-2"}, policy="random")
     assert (pinned["policy"], pinned["candidates"][0]["prefill"]) == ("random", "prefill-2")
+
+
+def test_the_commands_explain_and_bill_say_what_the_gateway_says(
+    dummy_cluster: HostedCluster, api: Api, tmp_path: Path
+) -> None:
+    reach = ("--url", api.base_url, "--api-key", api.admin_key)
+    file = tmp_path / "prompt.txt"
+    file.write_text("Where would this run, and what would it cost? " * 24)
+
+    def run(*arguments: str) -> dict[str, Any]:
+        return command(dummy_cluster, *arguments, *reach, is_sure=False)
+
+    served = api.complete(file.read_text(), max_tokens=3).served
+    told = run("explain", "--file", str(file), "--max-tokens", "3")
+    assert (told["object"], told["prompt_blocks"], told["max_tokens"]) == ("explanation", 4, 3)
+    tbts = {one["is_chosen"]: one["predicted"]["tbt_s"] for one in told["candidates"]}
+    assert tbts[True] > 0
+    assert tbts[False] is None
+    holder = next(one for one in told["candidates"] if one["prefill"] == served["prefill"])
+    assert (holder["local_tokens"], holder["remote_tokens"]) == (4 * GRID, 0)
+    refused = run("explain", "Hello", "--chat", "--policy", "random", "--ttft-slo-ms", "0.001")
+    assert (refused["ok"], refused["refusal"]["code"]) == (False, "overloaded")
+    bill = run("bill", f"cmpl-{served['request_id']}")
+    assert bill["request_id"] == served["request_id"]
+    assert bill["real"] == served["bill"]["real"]
+    unknown = run("bill", "no-such-id")
+    assert "No bill of 'no-such-id' here" in unknown["error"]["message"]
+    assert "moonpool top" in unknown["error"]["hint"]

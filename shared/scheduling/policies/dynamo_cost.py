@@ -18,6 +18,7 @@ class DynamoCost:
 
     def rank(self, situation: Situation) -> Prices:
         prices = price_local(situation)
+        prices.cost_unit = "blocks"
         block_tokens = situation.facts.block_tokens
         active = (situation.column("queued_tokens") + situation.request.num_tokens) / block_tokens
         on_disk = situation.disk_blocks(prices.local_blocks)

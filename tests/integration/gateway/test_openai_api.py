@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -182,6 +183,13 @@ async def test_the_bill_is_in_the_response_at_the_bills_path_and_on_the_bus(rig:
     )
     assert on_bus == rig.cluster.bills[0]
     assert (await rig.http.get("/v1/bills/other")).status_code == 404
+
+
+async def test_a_bill_is_found_by_an_id_with_slashes(rig: Rig) -> None:
+    name = "team/7?#%"
+    assert (await chat(rig, {"x-request-id": name})).status_code == 200
+    kept = await rig.http.get(f"/v1/bills/{quote(name, safe='')}")
+    assert kept.json()["request_id"].startswith("team_7___-")
 
 
 async def test_a_traced_request_tells_its_life_in_json(rig: Rig) -> None:

@@ -93,6 +93,7 @@ async def test_explain_tells_every_candidate_and_runs_nothing(rig: Rig) -> None:
     assert [one["is_chosen"] for one in told["candidates"]] == [True, False]
     assert told["candidates"][1]["reason"] == "slower"
     assert told["candidates"][0]["predicted"]["ttft_s"] == 0.3
+    assert [one["predicted"]["tbt_s"] for one in told["candidates"]] == [0.0, None]
     assert (told["policy"], told["decode"], told["refusal"]) == ("fake", "d0", None)
     messages = [{"role": "user", "content": "hi"}]
     assert (await post(rig, "/v1/explain", model=MODEL, messages=messages)).status_code == 200

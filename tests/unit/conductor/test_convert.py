@@ -10,6 +10,8 @@ from shared.messages.common import CacheMode, InstanceRef, RequestRef
 from shared.messages.conductor import PlaceRequest
 from shared.messages.index import MatchReply
 from shared.scheduling.effects import SendReserve
+from shared.scheduling.vocabulary import PlacementDecision
+from tests.support.placing import Driven, instance, match, request
 
 PREFILL = InstanceRef(id="p", incarnation="p-1", node="n")
 DECODE = InstanceRef(id="d", incarnation="d-1", node="n")
@@ -78,3 +80,25 @@ def test_the_instance_hears_what_the_cache_is_for(
     # Decode is asked before token 0: whom an early run names may not have promised anything yet.
     judged = convert.reserve_of(replace(effect, judged_tbt_s=0.05), "", b"run")
     assert (judged.judged_tbt_ms, judged.run) == (50.0, b"")
+
+
+def test_the_answer_says_where_cached_tokens_come_from_and_what_they_cost() -> None:
+    """16 of the 40 blocks are here; of 639 tokens a grid of 32 reuses 608."""
+    driven = Driven([instance("prefill", "p1", "n1"), instance("prefill", "p2", "n2")])
+    asked = request(639, needs_decode=False, prefill="p1")
+    decided = driven.core.explain(asked, (match("n1", 16), match("n2", 39)), 0.0)
+    assert isinstance(decided, PlacementDecision)
+    placement = convert.placed_reply(decided).placement
+    assert placement is not None
+    assert (placement.local_tokens, placement.remote_tokens) == (256, 352)
+    assert placement.cost == decided.winner.cost_s > 0
+    alone = driven.core.explain(request(512, needs_decode=False), (match("n1", 32),), 0.0)
+    assert isinstance(alone, PlacementDecision)
+    reply = convert.placed_reply(alone)
+    assert reply.placement is not None
+    # The last chunk is computed, though it is here.
+    assert (reply.placement.local_tokens, reply.placement.remote_tokens) == (480, 0)
+    [loser] = reply.losers
+    assert loser.local_tokens == 0
+    assert loser.local_tokens + loser.remote_tokens == alone.losers[0].cached_tokens
+    assert loser.cost == alone.losers[0].cost_s

@@ -12,7 +12,13 @@ from shared.scheduling.events import InstanceReported, NodeReported
 from shared.scheduling.policies import registry
 from shared.scheduling.pricing import Prices, Situation, cheapest_first, price_local
 from shared.scheduling.queue_discipline import ShortestFirst, Waiting
-from shared.scheduling.vocabulary import Candidate, ExpectedPrefix, InstanceView, NodeMatch
+from shared.scheduling.vocabulary import (
+    Candidate,
+    ExpectedPrefix,
+    InstanceView,
+    NodeMatch,
+    PlacementDecision,
+)
 from tests.support.placing import BLOCK_BYTES, BLOCK_TOKENS, Driven, instance, match, request
 
 COMPUTE = PrefillCoefficients(0.0, 1.0, 0.0)
@@ -225,6 +231,16 @@ def test_dynamos_formula_weighs_waiting_blocks_against_cached_ones() -> None:
     assert winner(39 * BLOCK_TOKENS, match("n1", 40)) == "p1"
     assert winner(41 * BLOCK_TOKENS, match("n1", 40)) == "p2"
     assert winner(31 * BLOCK_TOKENS, NodeMatch("n1", "n1-1", 40, disk_blocks=40)) == "p2"
+
+
+def test_dynamos_formula_counts_blocks_and_says_so() -> None:
+    busy = instance("prefill", "p1", "n1", queued_tokens=2 * BLOCK_TOKENS)
+    driven = Driven([busy, instance("prefill", "p2", "n2")], policy="dynamo_cost")
+    asked = request(10 * BLOCK_TOKENS, needs_decode=False)
+    explained = driven.core.explain(asked, (), 0.0)
+    assert isinstance(explained, PlacementDecision)
+    [loser] = explained.losers
+    assert loser.reason == "cost 12.000 blocks, the winner's 10.000 blocks"
 
 
 def test_a_sender_that_reads_from_its_disk_first_takes_that_much_longer() -> None:

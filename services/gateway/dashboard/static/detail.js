@@ -103,9 +103,10 @@ function winner(placement, bill) {
 
 function candidate(one, key, verdict) {
   const { predicted } = one;
+  const tbt = one.decode ? seconds(predicted.tbt_s) : "–"; // a loser has no decode instance
   return { key, cells: [one.prefill.id, one.prefill.node, count(one.local_blocks),
     count(one.remote_blocks), seconds(predicted.queue_s), seconds(predicted.load_s),
-    seconds(predicted.compute_s), seconds(predicted.ttft_s), seconds(predicted.tbt_s), verdict] };
+    seconds(predicted.compute_s), seconds(predicted.ttft_s), tbt, verdict] };
 }
 
 function targets({ targets: found }) {

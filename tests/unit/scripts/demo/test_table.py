@@ -29,7 +29,7 @@ def row(*, cold_token: int) -> Row:
 def rendered(*rows: Row) -> list[str]:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(table_of(rows))
-    console.print(bills_of(rows))
+    console.print(bills_of({str(at): one.answer.served.bill for at, one in enumerate(rows, 1)}))
     return console.export_text().splitlines()
 
 
