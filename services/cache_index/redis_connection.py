@@ -4,6 +4,7 @@ Every call is bounded. While Redis is away calls fail at once with StoreAway; wh
 sets `is_up` first. Knows scripts, not what they are for.
 """
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ Call = tuple[str, Sequence[Any], Sequence[Any]]
 """Script, keys (of one slot), arguments."""
 TIMEOUT_S = 1.0
 MAX_PIPELINED = 256
+MAX_CALLS = 4
+"""At once; others wait their turn, as they would in Redis. A call holds a connection: a storm of
+them would open as many as the client allows, and past that fail."""
 FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 
@@ -52,6 +56,7 @@ class RedisConnection:
             script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
             for script in redis_scripts.ALL
         }
+        self._turns = asyncio.Semaphore(MAX_CALLS)
         self.is_up = False
 
     async def close(self) -> None:
@@ -151,12 +156,13 @@ class RedisConnection:
         return ["EVALSHA", self._shas[script], len(keys), *keys, *arguments]
 
     async def _guard(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        if not self.is_up:
-            raise StoreAway("Redis is away")
-        try:
-            return await call()
-        except FAILURES as error:
-            if self.is_up:
-                log.warning("Redis is taken as away: %s: %s", type(error).__name__, error)
-            self.is_up = False
-            raise StoreAway(f"{type(error).__name__}: {error}") from error
+        async with self._turns:
+            if not self.is_up:  # found out while this one waited, too
+                raise StoreAway("Redis is away")
+            try:
+                return await call()
+            except FAILURES as error:
+                if self.is_up:
+                    log.warning("Redis is taken as away: %s: %s", type(error).__name__, error)
+                self.is_up = False
+                raise StoreAway(f"{type(error).__name__}: {error}") from error

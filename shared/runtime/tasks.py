@@ -37,7 +37,10 @@ class Tasks:
         self, coroutine: Coroutine[Any, Any, None], *, name: str
     ) -> asyncio.Task[None]:
         """A task of one request: an exception in it is logged and ends nothing else."""
-        return self.start_soon(self._contain(coroutine, name), name=name)
+        task = self.start_soon(self._contain(coroutine, name), name=name)
+        # One that is cancelled before its first step never comes to it.
+        task.add_done_callback(lambda _task: coroutine.close())
+        return task
 
     async def _contain(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         try:

@@ -51,7 +51,9 @@ def why_not() -> str:
     for command in (["docker", "compose", "version"], ["docker", "info"]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
-            return f"{' '.join(command)}: {done.stderr.strip().splitlines()[-1:]}"
+            # What follows is advice or, of docker info, no more than that it could not print.
+            said = done.stderr.strip().partition("\n")[0]
+            return f"{' '.join(command)}: {said or f'exit code {done.returncode}'}"
     return ""
 
 

@@ -1,15 +1,18 @@
 """The same index on Valkey, Redis and Cluster: layout, sizes, collecting, budgets."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from services.cache_index.collector import Collector
 from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
 from services.cache_index.pending import PendingChanges
+from services.cache_index.redis_connection import MAX_CALLS
 from services.cache_index.redis_store import RedisStore
 from services.cache_index.segments import changes_of_run, replicas_in
 from shared.kv.ids import SEGMENT_BLOCKS
@@ -21,6 +24,7 @@ from tests.support.index_bench import LOG, ROOT, Index, new_chain
 from tests.support.servers import TestServer, redis_servers
 
 pytestmark = pytest.mark.integration
+STORM = 300
 KINDS = [("valkey", 1), ("valkey", 3), ("redis", 1), ("redis", 3)]
 
 
@@ -64,6 +68,18 @@ async def loaded(store: RedisStore) -> Mirror:
 def run_of(chain: bytes, start: int = 0, **changes: Any) -> StoredRun:
     head = chain[: 16 * (start % SEGMENT_BLOCKS or 1)][:16]
     return StoredRun(start=start, head=head, parent=b"", keys=chain[16 * start :], **changes)
+
+
+async def test_a_storm_of_calls_takes_turns_over_few_connections(
+    store: RedisStore,
+) -> None:
+    """Of all nodes at once after an outage: more than a client of Redis has connections for."""
+    before = psutil.Process().num_fds()
+    names = [f"node-{number}" for number in range(STORM)]
+    numbers = await asyncio.gather(*(store.register(name, "1", ROOT) for name in names))
+    assert len(set(numbers)) == STORM
+    assert store.is_up
+    assert psutil.Process().num_fds() <= before + MAX_CALLS
 
 
 async def test_a_cache_index_works_on_it_from_event_to_restart(

@@ -1,6 +1,7 @@
 """Every task ends, even one that loses a cancellation."""
 
 import asyncio
+import inspect
 import logging
 
 from shared.runtime.tasks import Tasks
@@ -50,3 +51,19 @@ async def test_a_contained_task_that_fails_ends_nothing_else() -> None:
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         task = Tasks(group, LOG).start_contained(fail(), name="fails")
         await task
+
+
+async def test_a_contained_task_that_is_cancelled_before_it_starts_leaves_nothing() -> None:
+    steps: list[str] = []
+
+    async def work() -> None:
+        steps.append("started")
+
+    never = work()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        tasks = Tasks(group, LOG)
+        tasks.start_contained(never, name="never starts")
+        assert await tasks.end(timeout_s=3) == []
+    # One that is not closed is complained of on the console: "was never awaited".
+    assert inspect.getcoroutinestate(never) == inspect.CORO_CLOSED
+    assert steps == []
