@@ -25,6 +25,8 @@ TO_TOKEN_0 = (*STAGES[:-1], ("overhead_s", "other"), STAGES[-1])
 AFTER_TOKEN_0 = (("handoff_s", "hand-over"), ("tbt_s", "TBT"))
 ANSWER_PREFIXES = ("chatcmpl-", "cmpl-")
 """An answer's `id` is one of these and the request's."""
+LONGEST_ID = 300
+"""A client's id has 256 characters at most; the gateway's has that, a prefix and a suffix."""
 NO_BILL_HINT = (
     "`moonpool top` shows the last requests; an id is the answer's `id`, its `moonpool.request_id` "
     "or its x-request-id; of several gateways ask the one that served it, with --url"
@@ -67,14 +69,21 @@ def _find(client: GatewayClient, given: str) -> dict[str, Any]:
     """By the id as it is given, else by what follows the prefix of an answer's."""
     bare = [given.removeprefix(one) for one in ANSWER_PREFIXES if given.startswith(one)]
     problem = "no id is given"
+    if len(given) > LONGEST_ID:
+        raise CommandError(f"no id has {len(given)} characters", hint=NO_BILL_HINT)
     for request_id in filter(None, (given, *bare)):
         try:
-            return client.get(f"/v1/bills/{quote(request_id, safe='', errors='replace')}", "reuse")
+            return client.get(f"/v1/bills/{_quoted(request_id)}", "reuse")
         except GatewayRefused as refused:
             if refused.status != 404:
                 raise
             problem = refused.message
     raise CommandError(problem, hint=NO_BILL_HINT)
+
+
+def _quoted(request_id: str) -> str:
+    """Dots too: an id of dots alone is no way up."""
+    return quote(request_id, safe="", errors="replace").replace(".", "%2E")
 
 
 def view_of(found: Mapping[str, Any]) -> RenderableType:

@@ -103,6 +103,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, known: str) -> list[str]:
         ("chatcmpl-r-1", ["chatcmpl-r-1", "r-1"]),
         ("cmpl-r-1", ["cmpl-r-1", "r-1"]),
         ("a/b ?", ["a%2Fb%20%3F"]),
+        ("..", ["%2E%2E"]),
+        ("v1.2", ["v1%2E2"]),
     ],
 )
 def test_an_id_is_looked_for_as_given_and_then_without_the_answers_prefix(
@@ -124,3 +126,11 @@ def test_an_unknown_id_is_said_with_where_ids_are(
     assert ("No bill of it here" in done.exception.message) is bool(given)
     assert "moonpool top" in done.exception.hint
     assert "--url" in done.exception.hint
+
+
+def test_what_is_too_long_for_an_id_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, "r-1")
+    done = RUNNER.invoke(main.make_app("explain", "bill"), ["bill", "x" * 90_000])
+    assert isinstance(done.exception, CommandError)
+    assert done.exception.message == "no id has 90000 characters"
+    assert not asked
