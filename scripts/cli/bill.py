@@ -96,7 +96,7 @@ def view_of(found: Mapping[str, Any]) -> RenderableType:
         if found["output_tokens"] < 2:  # there is nothing between tokens
             real = {**real, "tbt_s": None}
         times = {"": {"predicted": found["predicted"], "real": real}}
-        title = "After token 0"
+        title = "After token 0, in seconds"
         parts.append(bills_of(times, title=title, stages=AFTER_TOKEN_0, places=PLACES))
     return Group(*parts)
 
@@ -114,10 +114,12 @@ def _facts(found: Mapping[str, Any]) -> list[str]:
     if reuse["disk_tokens"]:
         tokens += f" ({reuse['disk_tokens']} from SSD)"
     tokens += f", {remote} remote, {computed} computed"
-    moved = (
-        f"moved: {reuse['fetched_bytes'] / 1e6:.1f} MB fetched, "
-        f"{reuse['streamed_bytes'] / 1e6:.1f} MB to decode, over {reuse['transport']}"
-    )
+    moved = "moved: nothing"
+    if reuse["fetched_bytes"] or reuse["streamed_bytes"]:
+        moved = (
+            f"moved: {reuse['fetched_bytes'] / 1e6:.1f} MB fetched, "
+            f"{reuse['streamed_bytes'] / 1e6:.1f} MB to decode, over {reuse['transport']}"
+        )
     answer = f"answer of {found['output_tokens']} tokens, {found['decode_s']:.3f} s after the first"
     lines = [f"{found['request_id']}, {found['model']}", where, tokens, moved, answer]
     if found["real"]["preemptions"]:

@@ -63,6 +63,11 @@ def test_it_says_where_it_ran_what_was_reused_and_both_times() -> None:
     )
     after = " ".join(next(line for line in lines if "0.051" in line).split())
     assert after == "0.020 → 0.030 0.040 → 0.051"
+    assert "After token 0, in seconds" in lines
+
+
+def test_where_nothing_moved_no_way_is_named() -> None:
+    assert "moved: nothing" in shown(bill(reuse=Reuse(prompt_tokens=100, local_tokens=64)))
 
 
 def test_one_token_has_no_tbt_and_without_decode_nothing_comes_after_token_0() -> None:
