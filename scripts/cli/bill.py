@@ -120,7 +120,9 @@ def _facts(found: Mapping[str, Any]) -> list[str]:
             f"moved: {reuse['fetched_bytes'] / 1e6:.1f} MB fetched, "
             f"{reuse['streamed_bytes'] / 1e6:.1f} MB to decode, over {reuse['transport']}"
         )
-    answer = f"answer of {found['output_tokens']} tokens, {found['decode_s']:.3f} s after the first"
+    answer = f"answer of {found['output_tokens']} tokens"
+    if found["output_tokens"] > 1:
+        answer += f", {found['decode_s']:.3f} s after the first"
     lines = [f"{found['request_id']}, {found['model']}", where, tokens, moved, answer]
     if found["real"]["preemptions"]:
         lines.append(

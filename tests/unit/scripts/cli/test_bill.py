@@ -72,6 +72,7 @@ def test_where_nothing_moved_no_way_is_named() -> None:
 
 def test_one_token_has_no_tbt_and_without_decode_nothing_comes_after_token_0() -> None:
     assert "0.040 → -" in " ".join(shown(bill(output_tokens=1)))
+    assert "answer of 1 tokens" in shown(bill(output_tokens=1))
     assert not any("TBT" in line for line in shown(bill(decode=None, output_tokens=1)))
 
 
