@@ -25,6 +25,8 @@ TO_TOKEN_0 = (*STAGES[:-1], ("overhead_s", "other"), STAGES[-1])
 AFTER_TOKEN_0 = (("handoff_s", "hand-over"), ("tbt_s", "TBT"))
 ANSWER_PREFIXES = ("chatcmpl-", "cmpl-")
 """An answer's `id` is one of these and the request's."""
+LONGEST_ID = 300
+"""A client's id has 256 characters at most; the gateway's has that, a prefix and a suffix."""
 NO_BILL_HINT = (
     "`moonpool top` shows the last requests; an id is the answer's `id`, its `moonpool.request_id` "
     "or its x-request-id; of several gateways ask the one that served it, with --url"
@@ -67,14 +69,21 @@ def _find(client: GatewayClient, given: str) -> dict[str, Any]:
     """By the id as it is given, else by what follows the prefix of an answer's."""
     bare = [given.removeprefix(one) for one in ANSWER_PREFIXES if given.startswith(one)]
     problem = "no id is given"
+    if len(given) > LONGEST_ID:
+        raise CommandError(f"no id has {len(given)} characters", hint=NO_BILL_HINT)
     for request_id in filter(None, (given, *bare)):
         try:
-            return client.get(f"/v1/bills/{quote(request_id, safe='', errors='replace')}", "reuse")
+            return client.get(f"/v1/bills/{_quoted(request_id)}", "reuse")
         except GatewayRefused as refused:
             if refused.status != 404:
                 raise
             problem = refused.message
     raise CommandError(problem, hint=NO_BILL_HINT)
+
+
+def _quoted(request_id: str) -> str:
+    """Dots too: an id of dots alone is no way up."""
+    return quote(request_id, safe="", errors="replace").replace(".", "%2E")
 
 
 def view_of(found: Mapping[str, Any]) -> RenderableType:
@@ -87,7 +96,7 @@ def view_of(found: Mapping[str, Any]) -> RenderableType:
         if found["output_tokens"] < 2:  # there is nothing between tokens
             real = {**real, "tbt_s": None}
         times = {"": {"predicted": found["predicted"], "real": real}}
-        title = "After token 0"
+        title = "After token 0, in seconds"
         parts.append(bills_of(times, title=title, stages=AFTER_TOKEN_0, places=PLACES))
     return Group(*parts)
 
@@ -105,11 +114,15 @@ def _facts(found: Mapping[str, Any]) -> list[str]:
     if reuse["disk_tokens"]:
         tokens += f" ({reuse['disk_tokens']} from SSD)"
     tokens += f", {remote} remote, {computed} computed"
-    moved = (
-        f"moved: {reuse['fetched_bytes'] / 1e6:.1f} MB fetched, "
-        f"{reuse['streamed_bytes'] / 1e6:.1f} MB to decode, over {reuse['transport']}"
-    )
-    answer = f"answer of {found['output_tokens']} tokens, {found['decode_s']:.3f} s after the first"
+    moved = "moved: nothing"
+    if reuse["fetched_bytes"] or reuse["streamed_bytes"]:
+        moved = (
+            f"moved: {reuse['fetched_bytes'] / 1e6:.1f} MB fetched, "
+            f"{reuse['streamed_bytes'] / 1e6:.1f} MB to decode, over {reuse['transport']}"
+        )
+    answer = f"answer of {found['output_tokens']} tokens"
+    if found["output_tokens"] > 1:
+        answer += f", {found['decode_s']:.3f} s after the first"
     lines = [f"{found['request_id']}, {found['model']}", where, tokens, moved, answer]
     if found["real"]["preemptions"]:
         lines.append(

@@ -24,7 +24,14 @@ HINTS = {
     404: "`moonpool status` names the model that is served",
     429: "try again later; `moonpool top` shows how busy it is",
     503: "try again later; `moonpool status` shows what runs",
+    504: "try again later; `moonpool status` shows what runs",
 }
+URL_HINT = "write it as http://my-host:8000"
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 60.0
+"""Of what takes no turn in a queue; a gateway gives its conductor 2 s."""
+STREAM_TIMEOUT_S = 300.0
+"""Of a stream, to its next line: a prompt may wait, and be long."""
 
 
 class GatewayRefused(CommandError):
@@ -48,14 +55,12 @@ class GatewayClient:
         try:
             self._http = httpx.Client(
                 base_url=base_url,
-                timeout=httpx.Timeout(300.0, connect=5.0),
+                timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
                 trust_env=False,
                 headers=headers,
             )
         except httpx.InvalidURL as error:
-            raise CommandError(
-                f"--url {base_url}: {error}", hint="write it as http://my-host:8000"
-            ) from None
+            raise CommandError(f"--url {base_url}: {error}", hint=URL_HINT) from None
 
     def __enter__(self) -> Self:
         return self
@@ -81,8 +86,11 @@ class GatewayClient:
 
     def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed answer."""
+        timeout = httpx.Timeout(STREAM_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:
-            with self._http.stream("POST", "/v1/chat/completions", content=_json(body)) as response:
+            with self._http.stream(
+                "POST", "/v1/chat/completions", content=_json(body), timeout=timeout
+            ) as response:
                 if response.status_code != 200:
                     response.read()
                 self._checked(response)
@@ -121,9 +129,10 @@ class GatewayClient:
         raise GatewayRefused(self.base_url, response.status_code, message)
 
     def _unreachable(self, error: httpx.HTTPError) -> CommandError:
+        is_no_url = isinstance(error, httpx.UnsupportedProtocol)
         return CommandError(
             f"no answer from {self.base_url}: {error or type(error).__name__}",
-            hint=f"{UP_HINT} with --url",
+            hint=URL_HINT if is_no_url else f"{UP_HINT} with --url",
         )
 
 

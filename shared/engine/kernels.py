@@ -2,6 +2,7 @@
 of rows, on where a chunk begins, or on the number of threads."""
 
 import ctypes
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ _SIGNATURES: dict[str, list[Any]] = {
 }
 _SUFFIXES = {torch.float32: "float", torch.bfloat16: "bf16"}
 
+log = logging.getLogger("moonpool.engine")
+
 
 def load_kernels(
     config: ModelConfig, dtype: torch.dtype, cache_dir: Path, isa: KernelIsa | None = None
@@ -58,7 +61,15 @@ def load_kernels(
     if found is None:
         return None
     library, isa = found
-    functions = ctypes.CDLL(str(library))
+    try:
+        functions = ctypes.CDLL(str(library))
+    except OSError as error:
+        log.warning(
+            "kernels: cannot be loaded (%s); torch's own are used, which are slower (remove that "
+            "file; the file system of MOONPOOL_CACHE_DIR must allow execution)",
+            error,
+        )
+        return None
     if not hasattr(functions, f"linear_{_SUFFIXES[dtype]}"):
         return None
     return Kernels(functions, dtype, library.name, isa)

@@ -59,14 +59,23 @@ def run_self_test(loaded: LoadedModel, cache_dir: Path) -> list[str]:
     root = loaded.kv_format.root(f"{platform.node()} {torch.get_num_threads()} {build}")
     remembered = folder / f"{root.hex()}.json"
     with file_lock(remembered.with_suffix(".lock")):
-        if remembered.is_file():
-            answer: list[str] = json.loads(remembered.read_text(encoding="utf-8"))
+        answer = _remembered(remembered)
+        if answer is not None:
             return answer
         failed = check_equalities(loaded)
         unfinished = remembered.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(failed), encoding="utf-8")
         unfinished.replace(remembered)
     return failed
+
+
+def _remembered(path: Path) -> list[str] | None:
+    """None where there is no answer, or a power cut left a file without one."""
+    try:
+        answer: list[str] = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return answer
 
 
 def check_equalities(loaded: LoadedModel) -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +44,11 @@ def built(
 
 
 def _make(name: str, command: Sequence[str], source: Path, library: Path, instead: str) -> bool:
-    unfinished = library.with_suffix(".unfinished")
+    """Under the library's lock. The compiler of a process that was killed may still write: what
+    it has begun is removed, and what it writes goes to a name of its own."""
+    for abandoned in library.parent.glob(f"{library.stem}.*.unfinished"):
+        abandoned.unlink(missing_ok=True)
+    unfinished = library.with_suffix(f".{os.getpid()}.unfinished")
     try:
         done = subprocess.run(
             [*command, "-o", str(unfinished), str(source)],
@@ -54,9 +59,12 @@ def _make(name: str, command: Sequence[str], source: Path, library: Path, instea
         )
     except subprocess.TimeoutExpired:
         log.warning("%s: the compiler ran longer than %g s; %s", name, TIMEOUT_S, instead)
+        unfinished.unlink(missing_ok=True)
         return False
     if done.returncode != 0:
         log.warning("%s: not built; %s: %s", name, instead, done.stderr[:500].strip())
         return False
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())  # a name that outlives a power cut must have its bytes
     unfinished.replace(library)
     return True

@@ -128,6 +128,12 @@ class WorkerService:
             raise ServiceError(ErrorCode.BAD_REQUEST, str(error)) from error
         except LockTimeout as error:
             raise ServiceError(ErrorCode.INTERNAL, str(error)) from error
+        except OSError as error:  # read-only, full, not ours, or no folder
+            raise ServiceError(
+                ErrorCode.INTERNAL,
+                f"the model cannot be loaded: {error}; converted weights and kernels go to "
+                f"MOONPOOL_CACHE_DIR={settings.cache_dir}",
+            ) from error
         if failures and settings.mode == "exact":
             raise ServiceError(
                 ErrorCode.FORMAT_MISMATCH,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.engine import kernel_build
+from shared.engine import kernel_build, kernels
 from shared.engine.loaded_model import load_model
 from tests.support.engine import EngineBench, random_tokens
 
@@ -103,6 +103,18 @@ def test_without_a_compiler_the_engine_runs_on_torch(
     assert loaded.model.kernels is None
     bench = EngineBench(loaded, num_slots=1)
     assert len(bench.greedy(random_tokens(10, seed=1), [0], max_tokens=3)) == 3
+
+
+def test_a_library_that_cannot_be_loaded_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = tmp_path / "cut-short.so"
+    library.touch()
+    monkeypatch.setattr(kernels, "build_kernels", lambda *_, **__: (library, "avx2"))
+    loaded = load_model("dummy:tiny", cache_dir=tmp_path)
+    assert loaded.model.kernels is None
+    assert "cut-short.so: file too short" in caplog.text
+    assert "MOONPOOL_CACHE_DIR" in caplog.text
 
 
 def test_a_source_that_does_not_compile_is_no_failure(

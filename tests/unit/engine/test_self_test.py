@@ -48,3 +48,16 @@ def test_the_answer_is_remembered(
     monkeypatch.setattr(self_test, "check_equalities", lambda loaded: next(answers))
     assert run_self_test(tiny, tmp_path) == ["something differs"]
     assert run_self_test(tiny, tmp_path) == ["something differs"]
+
+
+@pytest.mark.parametrize("left", [b"", b"[", b"\xff"])
+def test_a_file_without_an_answer_is_none(
+    left: bytes, tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([["something differs"], []])
+    monkeypatch.setattr(self_test, "check_equalities", lambda loaded: next(answers))
+    assert run_self_test(tiny, tmp_path) == ["something differs"]
+    [remembered] = (tmp_path / "self-test").glob("*.json")
+    remembered.write_bytes(left)
+    assert run_self_test(tiny, tmp_path) == []
+    assert remembered.read_text() == "[]"

@@ -63,10 +63,16 @@ def test_it_says_where_it_ran_what_was_reused_and_both_times() -> None:
     )
     after = " ".join(next(line for line in lines if "0.051" in line).split())
     assert after == "0.020 → 0.030 0.040 → 0.051"
+    assert "After token 0, in seconds" in lines
+
+
+def test_where_nothing_moved_no_way_is_named() -> None:
+    assert "moved: nothing" in shown(bill(reuse=Reuse(prompt_tokens=100, local_tokens=64)))
 
 
 def test_one_token_has_no_tbt_and_without_decode_nothing_comes_after_token_0() -> None:
     assert "0.040 → -" in " ".join(shown(bill(output_tokens=1)))
+    assert "answer of 1 tokens" in shown(bill(output_tokens=1))
     assert not any("TBT" in line for line in shown(bill(decode=None, output_tokens=1)))
 
 
@@ -103,6 +109,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, known: str) -> list[str]:
         ("chatcmpl-r-1", ["chatcmpl-r-1", "r-1"]),
         ("cmpl-r-1", ["cmpl-r-1", "r-1"]),
         ("a/b ?", ["a%2Fb%20%3F"]),
+        ("..", ["%2E%2E"]),
+        ("v1.2", ["v1%2E2"]),
     ],
 )
 def test_an_id_is_looked_for_as_given_and_then_without_the_answers_prefix(
@@ -124,3 +132,11 @@ def test_an_unknown_id_is_said_with_where_ids_are(
     assert ("No bill of it here" in done.exception.message) is bool(given)
     assert "moonpool top" in done.exception.hint
     assert "--url" in done.exception.hint
+
+
+def test_what_is_too_long_for_an_id_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, "r-1")
+    done = RUNNER.invoke(main.make_app("explain", "bill"), ["bill", "x" * 90_000])
+    assert isinstance(done.exception, CommandError)
+    assert done.exception.message == "no id has 90000 characters"
+    assert not asked

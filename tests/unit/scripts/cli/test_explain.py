@@ -163,6 +163,8 @@ def test_the_exit_code_and_ok_say_whether_it_would_run(
         }
     ]
     assert ("would be refused" in done.stdout) is bool(code)
+    done = RUNNER.invoke(main.make_app("explain", "bill"), [*arguments, "--json"], input="Hé")
+    assert (done.exit_code, json.loads(done.stdout)) == (code, {"ok": not code, **answer})
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, response: httpx.Response) -> list[dict[str, Any]]:
@@ -193,6 +195,7 @@ def test_which_prompt_is_meant_is_asked_and_nonsense_is_named(tmp_path: Path) ->
         (["x"], "no answer from http://127.0.0.1:9"),
         (["x", "--api-key", "é"], "API key"),
         (["x", "--url", "http://host:port"], "--url http://host:port"),
+        (["x", "--url", "127.0.0.1:9"], "missing an 'http://'"),
     ):
         done = RUNNER.invoke(main.make_app("explain", "bill"), ["explain", *arguments])
         assert isinstance(done.exception, CommandError), arguments
@@ -201,7 +204,8 @@ def test_which_prompt_is_meant_is_asked_and_nonsense_is_named(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "hint"), [(401, "--api-key"), (403, "admin key"), (404, "status"), (503, "later")]
+    ("status", "hint"),
+    [(401, "--api-key"), (403, "admin key"), (404, "status"), (503, "later"), (504, "later")],
 )
 def test_what_the_gateway_refuses_is_said_with_what_to_do(
     status: int, hint: str, monkeypatch: pytest.MonkeyPatch
