@@ -1,7 +1,7 @@
 """What serving adds to computing: TTFT as the client sees it minus the engine's own time."""
 
-import asyncio
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ class OverheadError(Exception):
 @dataclass(frozen=True, slots=True)
 class Sample:
     ttft_s: float
-    """From before the request is sent until its first text is here."""
+    """From before the request is sent until the bytes of its first text are here."""
     compute_s: float
     """Of the prefill, as its bill has it."""
 
@@ -32,36 +32,36 @@ class Sample:
         return self.ttft_s - self.compute_s
 
 
-async def measure(
+def measure(
     base_url: str,
     model: str,
     *,
     num_requests: int,
     num_words: int,
     pause_s: float,
-    on_run: Callable[[int], None],
+    on_run: Callable[[int], bool],
 ) -> list[Sample]:
-    """One request in flight at a time, all prompts different, nothing cached.
+    """One request in flight at a time, all prompts different, nothing cached. Blocks.
 
     After each a pause: the cluster still cleans up, reports and learns when the client has its end.
+    `on_run` is told the number of the next request and says whether to send it.
     """
     samples = []
     try:
-        async with HttpStream(base_url) as http:
+        with HttpStream(base_url, timeout_s=TIMEOUT_S) as http:
             for number in range(num_requests + NUM_WARM_UP):
-                on_run(number)
-                prompt = f"Request {number}. " + "word " * num_words
-                async with asyncio.timeout(TIMEOUT_S):
-                    sample = await _ask(http, model, prompt)
+                if not on_run(number):
+                    break
+                sample = _ask(http, model, f"Request {number}. " + "word " * num_words)
                 if number >= NUM_WARM_UP:
                     samples.append(sample)
-                await asyncio.sleep(pause_s)
-    except (OSError, EOFError, ValueError, TimeoutError, HttpStreamError) as error:
+                time.sleep(pause_s)
+    except (OSError, EOFError, ValueError, HttpStreamError) as error:
         raise OverheadError(f"{type(error).__name__}: {error}") from None
     return samples
 
 
-async def _ask(http: HttpStream, model: str, prompt: str) -> Sample:
+def _ask(http: HttpStream, model: str, prompt: str) -> Sample:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -70,11 +70,13 @@ async def _ask(http: HttpStream, model: str, prompt: str) -> Sample:
         "stream": True,
         "cache": "off",
     }
+    request = http.post("/v1/chat/completions", body, {"x-moonpool-bill": "1"})
     first_s, compute_s = 0.0, None
     start_s = monotonic_s()
-    async for event in http.post("/v1/chat/completions", body, {"x-moonpool-bill": "1"}):
+    http.send(request)
+    for time_s, event in http.events():
         if not first_s and _has_text(event):
-            first_s = monotonic_s()
+            first_s = time_s
         if "moonpool" in event:
             compute_s = float(event["moonpool"]["bill"]["real"]["compute_s"])
     if not first_s or compute_s is None:

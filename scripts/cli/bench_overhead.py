@@ -58,13 +58,19 @@ async def _overhead(model: str, requests: int, words: int, pause_s: float) -> li
             if stopping.is_set():
                 return None
             with console.status("asking") as status:
-                asking = measure(
+
+                def on_run(number: int) -> bool:
+                    status.update(f"request {number} of {requests}")
+                    return not stopping.is_set()
+
+                asking = asyncio.to_thread(
+                    measure,
                     cluster.base_url,
                     model,
                     num_requests=requests,
                     num_words=words,
                     pause_s=pause_s,
-                    on_run=lambda number: status.update(f"request {number} of {requests}"),
+                    on_run=on_run,
                 )
                 try:
                     return await first_of(stopping, asking)
