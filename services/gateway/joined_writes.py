@@ -1,12 +1,13 @@
 """A connection's transport that writes what comes in one turn of the loop at once.
 
 The head of an answer and its first event come one after the other: apart, each costs a call of the
-system and wakes the client.
+system and wakes the client. Together they leave at once, for nothing else belongs to them.
 """
 
 import asyncio
 from typing import Any
 
+HEAD = b"HTTP/"
 WRITE_BYTES = 64 << 10
 """More is written at once, so that a slow reader is noticed as ever."""
 
@@ -26,7 +27,8 @@ class JoinedWrites:
     def write(self, data: bytes) -> None:
         self._parts.append(data)
         self._num_bytes += len(data)
-        if self._num_bytes >= WRITE_BYTES:
+        has_begun = len(self._parts) == 2 and self._parts[0].startswith(HEAD)
+        if has_begun or self._num_bytes >= WRITE_BYTES:
             self._write_out()
         elif len(self._parts) == 1:
             self._loop.call_soon(self._write_out)

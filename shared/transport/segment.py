@@ -27,6 +27,8 @@ TABLE_OFFSET = 4096
 DATA_ALIGNMENT = 2 << 20
 TARGET_PREFIX = "moonpool-"
 """Of a file that a segment's name links to."""
+FEW_SLOTS = 8
+"""Whose generations are looked at one by one: calls of numpy cost as much as those of a dozen."""
 
 
 class SegmentError(Exception):
@@ -178,8 +180,9 @@ class Segment:
 
     def generations_hold(self, slots: list[int], generations: list[int]) -> bool:
         """Whether every slot still is in the use that the generation names."""
-        if not slots:
-            return True
+        if len(slots) <= FEW_SLOTS:
+            now_of = self.generations
+            return all(now_of[slot] == one for slot, one in zip(slots, generations, strict=True))
         now = self.generations[np.asarray(slots, dtype=np.int64)]
         return bool(np.array_equal(now, np.asarray(generations, dtype=np.uint64)))
 

@@ -30,16 +30,35 @@ def joined() -> tuple[Wire, JoinedWrites]:
     return wire, JoinedWrites(wire, asyncio.get_running_loop())  # type: ignore[arg-type]
 
 
-async def test_head_and_body_leave_together_and_the_next_turn_by_itself() -> None:
+async def test_head_and_first_event_leave_together_at_once() -> None:
     wire, transport = joined()
-    transport.write(b"head ")
-    transport.write(b"body")
+    transport.write(b"HTTP/1.1 200 OK ")
+    assert wire.said == []
+    transport.write(b"event")
+    assert wire.said == [b"HTTP/1.1 200 OK event"]
+    transport.write(b"next")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wire.said[1:] == [b"next"]
+
+
+async def test_a_head_without_anything_leaves_at_the_end_of_its_turn() -> None:
+    wire, transport = joined()
+    transport.write(b"HTTP/1.1 200 OK ")
+    await asyncio.sleep(0)
+    assert wire.said == [b"HTTP/1.1 200 OK "]
+
+
+async def test_events_of_one_turn_leave_together_and_the_next_turn_by_itself() -> None:
+    wire, transport = joined()
+    for part in (b"one ", b"two ", b"three"):
+        transport.write(part)
     assert wire.said == []
     await asyncio.sleep(0)
     transport.write(b"more")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert wire.said == [b"head body", b"more"]
+    assert wire.said == [b"one two three", b"more"]
 
 
 async def test_much_is_written_at_once() -> None:

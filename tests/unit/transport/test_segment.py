@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.transport.segment import Segment, SegmentError, data_offset_of
+from shared.transport.segment import FEW_SLOTS, Segment, SegmentError, data_offset_of
 
 
 @pytest.fixture
@@ -26,6 +26,9 @@ def test_a_mapped_segment_shares_bytes_and_generations(segment: Segment) -> None
     assert worker.generations_hold([2, 0], [7, 0])
     assert not worker.generations_hold([2, 0], [7, 1])
     assert worker.generations_hold([], [])
+    many = 2 * FEW_SLOTS
+    assert worker.generations_hold([2] * many, [7] * many)
+    assert not worker.generations_hold([2] * many, [7] * (many - 1) + [6])
 
 
 def test_only_the_owner_writes_the_table_and_only_workers_write_bytes(segment: Segment) -> None:
