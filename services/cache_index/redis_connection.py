@@ -27,6 +27,8 @@ MAX_PIPELINED = 256
 MAX_CALLS = 4
 """At once; others wait their turn, as they would in Redis. A call holds a connection: a storm of
 them would open as many as the client allows, and past that fail."""
+TURN_TIMEOUT_S = 5.0
+"""For a turn: calls end within a second or so each, and a Redis that keeps no pace is away."""
 FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 
@@ -156,13 +158,26 @@ class RedisConnection:
         return ["EVALSHA", self._shas[script], len(keys), *keys, *arguments]
 
     async def _guard(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        async with self._turns:
-            if not self.is_up:  # found out while this one waited, too
-                raise StoreAway("Redis is away")
-            try:
-                return await call()
-            except FAILURES as error:
-                if self.is_up:
-                    log.warning("Redis is taken as away: %s: %s", type(error).__name__, error)
-                self.is_up = False
-                raise StoreAway(f"{type(error).__name__}: {error}") from error
+        self._check_up()
+        try:
+            async with asyncio.timeout(TURN_TIMEOUT_S):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise self._taken_as_away(error) from error
+        try:
+            self._check_up()  # found out while this one waited
+            return await call()
+        except FAILURES as error:
+            raise self._taken_as_away(error) from error
+        finally:
+            self._turns.release()
+
+    def _check_up(self) -> None:
+        if not self.is_up:
+            raise StoreAway("Redis is away")
+
+    def _taken_as_away(self, error: Exception) -> StoreAway:
+        if self.is_up:
+            log.warning("Redis is taken as away: %s: %s", type(error).__name__, error)
+        self.is_up = False
+        return StoreAway(f"{type(error).__name__}: {error}")

@@ -8,11 +8,12 @@ from typing import Any
 import psutil
 import pytest
 
+from services.cache_index import redis_connection
 from services.cache_index.collector import Collector
 from services.cache_index.loader import Loader
 from services.cache_index.mirror import Mirror
 from services.cache_index.pending import PendingChanges
-from services.cache_index.redis_connection import MAX_CALLS
+from services.cache_index.redis_connection import MAX_CALLS, StoreAway
 from services.cache_index.redis_store import RedisStore
 from services.cache_index.segments import changes_of_run, replicas_in
 from shared.kv.ids import SEGMENT_BLOCKS
@@ -80,6 +81,23 @@ async def test_a_storm_of_calls_takes_turns_over_few_connections(
     assert len(set(numbers)) == STORM
     assert store.is_up
     assert psutil.Process().num_fds() <= before + MAX_CALLS
+
+
+async def test_a_turn_that_does_not_come_is_taken_for_redis_being_away(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_connection, "TURN_TIMEOUT_S", 0.1)
+    may_end = asyncio.Event()
+    guard: Any = store.connection._guard
+    slow = [asyncio.ensure_future(guard(may_end.wait)) for _ in range(MAX_CALLS)]
+    await asyncio.sleep(0)
+    with pytest.raises(StoreAway, match="TimeoutError"):
+        await store.register("late", "1", ROOT)
+    assert not store.is_up
+    may_end.set()
+    assert await asyncio.gather(*slow) == [True] * MAX_CALLS
+    store.connection.is_up = True
+    assert await store.register("later", "1", ROOT) is not None, "all turns are given back"
 
 
 async def test_a_cache_index_works_on_it_from_event_to_restart(
