@@ -100,6 +100,8 @@ def _text_of(prompt: str | None, file: Path | None) -> str:
         if file is not None:
             text = file.read_bytes().decode()
         elif prompt == STDIN:
+            if sys.stdin is None:  # closed by whoever started us
+                raise CommandError("stdin is closed", hint="pipe the prompt in, or name a --file")
             text = sys.stdin.buffer.read().decode()
         else:
             assert prompt is not None, "one of them is given"

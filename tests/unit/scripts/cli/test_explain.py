@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
-from scripts.cli import main
+from scripts.cli import explain, main
 from scripts.cli.explain import explanation_of, refusal_of
 from scripts.cli.output import CommandError
 
@@ -231,3 +232,9 @@ def test_both_have_help_with_examples(command: str) -> None:
     assert done.exit_code == 0
     assert "Examples" in done.stdout
     assert "--json" in done.stdout
+
+
+def test_a_closed_stdin_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "sys", SimpleNamespace(stdin=None))
+    with pytest.raises(CommandError, match="stdin is closed"):
+        explain._text_of("-", None)
