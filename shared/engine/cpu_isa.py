@@ -39,7 +39,7 @@ def may_use_tiles() -> bool:
     """Asks Linux for AMX's tile registers; what is granted holds for all threads of the process."""
     if platform.machine() != "x86_64" or sys.platform != "linux":
         return False
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None)
     return bool(libc.syscall(_ARCH_PRCTL, _ASK_FOR, _TILE_DATA) == 0)
 
 

@@ -28,7 +28,7 @@ DATA_ALIGNMENT = 2 << 20
 TARGET_PREFIX = "moonpool-"
 """Of a file that a segment's name links to."""
 FEW_SLOTS = 8
-"""Whose generations are looked at one by one: calls of numpy cost as much as those of a dozen."""
+"""Whose generations are looked at one by one: that takes half the time of numpy's three calls."""
 
 
 class SegmentError(Exception):
