@@ -171,7 +171,7 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
             long depth = seen < PANEL ? seen : PANEL;                                              \
             const long columns = (depth + 15) / 16 * 16; /* the rest is masked out */              \
             if (sizeof(type) == 2) depth = (depth + 1) / 2 * 2;                                    \
-            product_##type(rows, columns, dim, left, ldq, keys, PANEL, s->scores, PANEL, 1);       \
+            product_##type(rows, columns, dim, left, ldq, keys, PANEL, s->scores, PANEL, 1, 0);    \
             for (long row = 0; row < rows; row++) {                                                \
                 const long visible = position + row * step + 1 - tile * PANEL;                     \
                 if (visible >= PANEL && visible <= window)                                         \
@@ -180,7 +180,7 @@ INLINE const bf16 *query_bf16(scratch_t *s, const bf16 *query, long *ld, long ro
                     soften_##type(s, row, visible, window, dim, scale, tile == first, 0);          \
             }                                                                                      \
             product_##type(rows, dim, depth, weights_##type(s), PANEL, values, dim, s->out, dim,   \
-                           tile == first);                                                         \
+                           tile == first, 0);                                                      \
         }                                                                                          \
         for (long row = 0; row < rows; row++) {                                                    \
             const float sum = vec_sum(vec_load(s->sums + row * 16));                               \

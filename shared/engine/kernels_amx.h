@@ -10,7 +10,7 @@
 #define TILE_COLUMNS 16
 #define DEPTH_BLOCK_bf16 192 /* of a panel: 24 KB, which stay in the first cache for all rows */
 #define GROUP_bf16 (2 * TILE_ROWS)
-#define AHEAD 64 /* how much deeper few rows fetch columns, since they wait for memory */
+#define DEPTH_AHEAD 64 /* how much deeper few rows fetch columns, since they wait for memory */
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -70,7 +70,7 @@ INLINE void put_tail_columns(tail_t *tail, const bf16 *b, long ldb, long columns
 /* 32 rows, 32 columns. */
 static void tiles_2_2(long depth, const bf16 *a, long lda, const bf16 *b, long ldb, float *c,
                       long ldc, int is_first, const bf16 *tail_rows, const bf16 *tail_columns,
-                      long tail_ldb) {
+                      long tail_ldb, const bf16 *ahead) {
     float *below = c + TILE_ROWS * ldc;
     let_tiles_see_memory();
     SUMS(0, c);
@@ -86,7 +86,9 @@ static void tiles_2_2(long depth, const bf16 *a, long lda, const bf16 *b, long l
     _tile_loadd(5, (a) + TILE_ROWS * (lda), 2 * (lda));                                            \
     _tile_dpbf16ps(2, 5, 6);                                                                       \
     _tile_dpbf16ps(3, 5, 7)
-    for (long k = 0; k < depth; k += TILE_DEPTH) {
+    for (long k = 0; k < depth; k += TILE_DEPTH, ahead += 2 * LINE(bf16)) {
+        fetch(ahead);
+        fetch(ahead + LINE(bf16));
         STEP_2_2(a + k, lda, b + k * ldb, ldb);
     }
     if (tail_rows) {
@@ -130,7 +132,7 @@ INLINE void tiles_1(const int tiles, long depth, const bf16 *a, long lda, const 
         _tile_dpbf16ps(3, 4, 5);                                                                   \
     }
     for (long k = 0; k < depth; k += TILE_DEPTH) {
-        fetch_columns(b + (k + AHEAD) * ldb);
+        fetch_columns(b + (k + DEPTH_AHEAD) * ldb);
         STEP_1(a + k, lda, b + k * ldb, ldb)
     }
     if (tail_rows) {
@@ -168,7 +170,8 @@ INLINE void product_of_tile(long rows, long columns, long depth, long rest, cons
 /* c[rows][columns] (+)= a * b for a multiple of 16 columns; b holds pairs of neighbouring rows
    interleaved: [depth / 2][columns][2]; depth is even. */
 static void product_bf16(long rows, long columns, long depth, const bf16 *a, long lda,
-                         const bf16 *b, long ldb, float *c, long ldc, int is_first) {
+                         const bf16 *b, long ldb, float *c, long ldc, int is_first,
+                         const bf16 *ahead) {
     tail_t tail;
     const long rest = depth % TILE_DEPTH, whole = depth - rest;
     const long paired_rows = rows / (2 * TILE_ROWS) * 2 * TILE_ROWS;
@@ -177,9 +180,14 @@ static void product_bf16(long rows, long columns, long depth, const bf16 *a, lon
     if (paired_rows) configure_tiles(TILE_ROWS);
     for (long row = 0; row < paired_rows; row += 2 * TILE_ROWS) {
         if (rest) put_tail_rows(&tail, a + row * lda + whole, lda, 2 * TILE_ROWS, rest);
-        for (long column = 0; column < paired_columns; column += 2 * TILE_COLUMNS)
+        for (long column = 0; column < paired_columns; column += 2 * TILE_COLUMNS) {
+            const bf16 *fetched = b + 2 * column;
+            if (ahead) /* half of what these rows fetch, with each half of the columns */
+                fetched = ahead + (row / TILE_ROWS + column / (2 * TILE_COLUMNS)) *
+                                      (AHEAD(bf16, whole) / 2);
             tiles_2_2(whole, a + row * lda, lda, b + 2 * column, ldb, c + row * ldc + column, ldc,
-                      is_first, rest ? tail.rows : 0, tail.columns + 2 * column, columns);
+                      is_first, rest ? tail.rows : 0, tail.columns + 2 * column, columns, fetched);
+        }
     }
     for (long row = 0; row < rows; row += TILE_ROWS) {
         const long first = row < paired_rows ? paired_columns : 0;

@@ -210,7 +210,9 @@ INLINE void put_interleaved_16(bf16 *to, const bf16 *even, const bf16 *odd) {
             _mm256_storeu_ps(c + i * ldc + 8 * j, acc[i][j]);
 
 INLINE void inner_float(const int rows, const int vectors, long depth, const float *a, long lda,
-                        const float *b, long ldb, float *c, long ldc, int is_first) {
+                        const float *b, long ldb, float *c, long ldc, int is_first,
+                        const float *ahead) {
+    (void)ahead;
     LOAD_SUMS
     for (long k = 0; k < depth; k++) {
         __m256 row[8];
@@ -253,7 +255,9 @@ INLINE void put_columns_bf16(float *to, const bf16 *b, long column, long ldb, lo
 /* b holds pairs of neighbouring rows interleaved: [depth / 2][columns][2]; depth is even. Of each
    pair the first row is added before the second. a is widened already. */
 INLINE void inner_bf16(const int rows, const int vectors, long depth, const float *a, long lda,
-                       const bf16 *b, long ldb, float *c, long ldc, int is_first) {
+                       const bf16 *b, long ldb, float *c, long ldc, int is_first,
+                       const bf16 *ahead) {
+    (void)ahead;
     LOAD_SUMS
     for (long k = 0; k < depth; k += 2) {
 #pragma GCC unroll 2

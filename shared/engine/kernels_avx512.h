@@ -89,25 +89,36 @@ INLINE void put_interleaved_16(bf16 *to, const bf16 *even, const bf16 *odd) {
 
 /* ---- inner product: acc[rows][16 * vectors] (+)= a[rows][depth] * b[depth][..] ---- */
 
+INLINE void step_float(const int rows, const int vectors, const float *a, long lda, const float *b,
+                       vec acc[MAX_ROWS][4]) {
+    vec row[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; j++) row[j] = vec_load(b + 16 * j);
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++) {
+        const vec value = vec_set(a[i * lda]);
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) acc[i][j] = vec_fma(value, row[j], acc[i][j]);
+    }
+}
+
 INLINE void inner_float(const int rows, const int vectors, long depth, const float *a, long lda,
-                        const float *b, long ldb, float *c, long ldc, int is_first) {
+                        const float *b, long ldb, float *c, long ldc, int is_first,
+                        const float *ahead) {
     vec acc[MAX_ROWS][4];
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++)
             acc[i][j] = is_first ? vec_zero() : vec_load(c + i * ldc + 16 * j);
-    for (long k = 0; k < depth; k++) {
-        vec row[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) row[j] = vec_load(b + k * ldb + 16 * j);
-#pragma GCC unroll 6
-        for (int i = 0; i < rows; i++) {
-            const vec value = vec_set(a[i * lda + k]);
-#pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++) acc[i][j] = vec_fma(value, row[j], acc[i][j]);
-        }
+    long k = 0;
+    for (; k + EVERY <= depth; k += EVERY, ahead += LINE(float)) {
+        fetch(ahead);
+#pragma GCC unroll 8
+        for (long each = 0; each < EVERY; each++)
+            step_float(rows, vectors, a + k + each, lda, b + (k + each) * ldb, acc);
     }
+    for (; k < depth; k++) step_float(rows, vectors, a + k, lda, b + k * ldb, acc);
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
@@ -117,7 +128,8 @@ INLINE void inner_float(const int rows, const int vectors, long depth, const flo
 #if HAS_BF16
 /* b holds pairs of neighbouring rows interleaved: [depth / 2][columns][2]; depth is even. */
 INLINE void inner_bf16(const int rows, const int vectors, long depth, const bf16 *a, long lda,
-                       const bf16 *b, long ldb, float *c, long ldc, int is_first) {
+                       const bf16 *b, long ldb, float *c, long ldc, int is_first,
+                       const bf16 *ahead) {
     vec acc[MAX_ROWS][4];
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
@@ -125,6 +137,7 @@ INLINE void inner_bf16(const int rows, const int vectors, long depth, const bf16
         for (int j = 0; j < vectors; j++)
             acc[i][j] = is_first ? vec_zero() : vec_load(c + i * ldc + 16 * j);
     for (long k = 0; k < depth / 2; k++) {
+        if (k % (EVERY / 2) == 0) fetch(ahead + k * (2 * LINE(bf16) / EVERY));
         __m512i row[4];
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_si512(b + 2 * (k * ldb + 16 * j));

@@ -37,14 +37,17 @@ INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
 /* ---- linear: out[rows][columns] = x[rows][depth] * panels (+ bias) (+ residual); `wide` has room
         for x in float32 where bfloat16 is widened ---- */
 
-/* Rows times one panel: sums in float32. */
+/* Rows times one of the panels: sums in float32. `group` counts groups of rows before the first. */
 #define PANEL_SUMS(type)                                                                           \
     INLINE void sums_##type(const left_##type *x, const type *weights, float *acc, long count,     \
-                            long depth) {                                                          \
+                            long depth, long group) {                                              \
         const long most = DEPTH_BLOCK_##type;                                                      \
-        for (long k = 0; k < depth; k += most)                                                     \
-            product_##type(count, PANEL, depth - k < most ? depth - k : most, x + k, depth,        \
-                           weights + k * PANEL, PANEL, acc, PANEL, k == 0);                        \
+        for (long k = 0; k < depth; k += most) {                                                   \
+            const long deep = depth - k < most ? depth - k : most;                                 \
+            const type *ahead = weights + (depth + k) * PANEL + group * AHEAD(type, deep);         \
+            product_##type(count, PANEL, deep, x + k, depth, weights + k * PANEL, PANEL, acc,      \
+                           PANEL, k == 0, group < FETCHING(type) ? ahead : 0);                     \
+        }                                                                                          \
     }
 
 /* All threads get equally many rows of panels, in runs: `each` is done to `count` rows, at most
@@ -77,7 +80,8 @@ INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
                              const type *residual, type *out, long panel, long first, long count,  \
                              long columns, long depth) {                                           \
         float acc[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                                 \
-        sums_##type(x + first * depth, weights + panel * depth * PANEL, acc, count, depth);        \
+        sums_##type(x + first * depth, weights + panel * depth * PANEL, acc, count, depth,         \
+                    first / GROUP_##type);                                                         \
         for (long row = 0; row < count; row++)                                                     \
             for (long j = 0; j < PANEL; j += 16) {                                                 \
                 const long column = panel * PANEL + j;                                             \
@@ -127,8 +131,10 @@ LINEAR(bf16)
                                   long depth) {                                                    \
         float gate[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                                \
         float up[ROW_BLOCK * PANEL] __attribute__((aligned(64)));                                  \
-        sums_##type(x + first * depth, gates + panel * depth * PANEL, gate, count, depth);         \
-        sums_##type(x + first * depth, ups + panel * depth * PANEL, up, count, depth);             \
+        sums_##type(x + first * depth, gates + panel * depth * PANEL, gate, count, depth,          \
+                    first / GROUP_##type);                                                         \
+        sums_##type(x + first * depth, ups + panel * depth * PANEL, up, count, depth,              \
+                    first / GROUP_##type);                                                         \
         for (long row = 0; row < count; row++)                                                     \
             for (long j = 0; j < PANEL; j += 16) {                                                 \
                 const vec a = rounded_##type(vec_load(gate + row * PANEL + j));                    \

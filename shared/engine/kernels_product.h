@@ -23,6 +23,15 @@ typedef float left_float; /* what the rows of a product are given as */
 #define HAS_TILES 0
 #define QUERY_BLOCK 48
 #endif
+
+/* A group of rows fetches a line for every EVERY inputs of the panel that comes next, so that it is in
+   the second cache by then: FETCHING groups fetch all of it. */
+#define EVERY 8
+#define LINE(type) (64 / (long)sizeof(type))
+#define AHEAD(type, depth) ((depth) / EVERY * LINE(type))
+#define FETCHING(type) (EVERY * PANEL / LINE(type))
+INLINE void fetch(const void *line) { __builtin_prefetch(line, 0, 2); }
+
 #ifdef __AVX512F__
 #include "kernels_avx512.h"
 #else
@@ -32,7 +41,7 @@ typedef float left_float; /* what the rows of a product are given as */
 /* One function per shape, so that the accumulators stay in registers. */
 #define SHAPES(type)                                                                               \
     typedef void (*inner_##type##_fn)(long, const left_##type *, long, const type *, long,         \
-                                      float *, long, int);                                         \
+                                      float *, long, int, const type *);                           \
     ROWS(type, 1) ROWS(type, 2) ROWS(type, 3) ROWS(type, 4)                                        \
     static const inner_##type##_fn inner_##type##_of[4][6] = {                                     \
         ROW_OF(type, 1), ROW_OF(type, 2), ROW_OF(type, 3), ROW_OF(type, 4)};
@@ -45,9 +54,9 @@ typedef float left_float; /* what the rows of a product are given as */
 #define SHAPE(type, r, v)                                                                          \
     static void inner_##type##_##r##_##v(long depth, const left_##type *a, long lda,               \
                                          const type *b, long ldb, float *c, long ldc,              \
-                                         int is_first) {                                           \
+                                         int is_first, const type *ahead) {                        \
         if ((v) <= widest(r)) /* the others are never asked for */                                 \
-            PRODUCT(type)(r, v, depth, a, lda, b, ldb, c, ldc, is_first);                          \
+            PRODUCT(type)(r, v, depth, a, lda, b, ldb, c, ldc, is_first, ahead);                   \
     }
 #define PRODUCT(type) PRODUCT_##type
 #define PRODUCT_float inner_float
@@ -62,25 +71,30 @@ SHAPES(bf16)
     /* Some rows, `count` at a time. */                                                            \
     INLINE void rows_##type(long rows, long count, long columns, long depth,                       \
                             const left_##type *a, long lda, const type *b, long ldb, float *c,     \
-                            long ldc, int is_first) {                                              \
+                            long ldc, int is_first, const type *ahead) {                           \
         const long most = 16 * widest(count);                                                      \
         for (long column = 0; column < columns; column += most) {                                  \
             const long vectors = (columns - column >= most ? most : columns - column) / 16;        \
             const long skip = sizeof(type) == 2 ? 2 * column : column;                             \
-            for (long row = 0; row < rows; row += count)                                           \
+            for (long row = 0; row < rows; row += count) {                                         \
+                const type *fetched = ahead ? ahead + row / count * AHEAD(type, depth) : b + skip; \
                 inner_##type##_of[vectors - 1][count - 1](depth, a + row * lda, lda, b + skip,     \
                                                           ldb, c + row * ldc + column, ldc,        \
-                                                          is_first);                               \
+                                                          is_first, fetched);                      \
+            }                                                                                      \
         }                                                                                          \
     }                                                                                              \
-    /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns */          \
+    /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns; meanwhile  \
+       fetches AHEAD a group of rows from `ahead`, or nothing */                                   \
     static void name(long rows, long columns, long depth, const left_##type *a, long lda,          \
-                     const type *b, long ldb, float *c, long ldc, int is_first) {                  \
+                     const type *b, long ldb, float *c, long ldc, int is_first,                    \
+                     const type *ahead) {                                                          \
         const long rest = rows % MAX_ROWS, whole = rows - rest;                                    \
-        if (whole) rows_##type(whole, MAX_ROWS, columns, depth, a, lda, b, ldb, c, ldc, is_first); \
+        if (whole)                                                                                 \
+            rows_##type(whole, MAX_ROWS, columns, depth, a, lda, b, ldb, c, ldc, is_first, ahead); \
         if (rest)                                                                                  \
             rows_##type(rest, rest, columns, depth, a + whole * lda, lda, b, ldb, c + whole * ldc, \
-                        ldc, is_first);                                                            \
+                        ldc, is_first, 0);                                                         \
     }
 #if COPIES_COLUMNS
 /* Many rows share 16 columns that lie together, widened in bfloat16. The order of sums, and so every
@@ -88,15 +102,16 @@ SHAPES(bf16)
 #define PRODUCT_OF_MANY(type)                                                                      \
     PRODUCT_ALL(type, product_of_few_##type)                                                       \
     static void product_##type(long rows, long columns, long depth, const float *a, long lda,      \
-                               const type *b, long ldb, float *c, long ldc, int is_first) {        \
+                               const type *b, long ldb, float *c, long ldc, int is_first,          \
+                               const type *ahead) {                                                \
         float own[MAX_DEPTH * 16] __attribute__((aligned(64)));                                    \
         if (rows < MANY_ROWS_##type) {                                                             \
-            product_of_few_##type(rows, columns, depth, a, lda, b, ldb, c, ldc, is_first);         \
+            product_of_few_##type(rows, columns, depth, a, lda, b, ldb, c, ldc, is_first, ahead);  \
             return;                                                                                \
         }                                                                                          \
         for (long column = 0; column < columns; column += 16) {                                    \
             put_columns_##type(own, b, column, ldb, depth);                                        \
-            product_of_few_float(rows, 16, depth, a, lda, own, 16, c + column, ldc, is_first);     \
+            product_of_few_float(rows, 16, depth, a, lda, own, 16, c + column, ldc, is_first, 0);  \
         }                                                                                          \
     }
 PRODUCT_OF_MANY(float)
