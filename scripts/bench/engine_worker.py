@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.bench.engine_layers import LayerClock, woken_loop
+from scripts.bench.engine_layers import LayerClock
+from scripts.bench.hook_cost import HookClock, cost_of, woken_loop
 from scripts.bench.limits import copy_bytes_per_s, gemm_flops_per_s, read_bytes_per_s
 from scripts.bench.references import ContiguousDecode, FreePrefill
 from scripts.bench.work import linear_shapes
@@ -64,17 +65,23 @@ class Engine:
         return [clock.seconds for clock in clocks]
 
     def hooks(self, num_tokens: int) -> dict[str, Any]:
-        """Seconds of the layers of a prefill with what a worker's hooks do and without, the two
-        chunk by chunk in turn; and what the hooks and the loop they wake take themselves."""
+        """What a worker's hooks cost each chunk of a prefill, as shares; and what share of a
+        prefill they and the loop they wake take themselves. Each chunk is computed twice."""
         tokens = self._tokens(num_tokens)
+        clocks: list[HookClock] = []
+        costs: list[float | None] = []
         with woken_loop(self._loaded.config.num_layers) as woken:
-            bare, hooked = LayerClock(), LayerClock(woken.on_layer)
             for number, start in enumerate(range(0, num_tokens, self._loaded.grid_tokens)):
+                pair = [HookClock(woken, turn) for turn in range(2)]
                 # Nobody is always the second, who finds the caches warm.
-                for clock in (bare, hooked) if number % 2 else (hooked, bare):
+                for clock in pair if number % 2 else reversed(pair):
                     self._chunk(tokens, start, clock)
-        own_s = hooked.inner_s + woken.cpu_s
-        return {"bare_s": bare.seconds, "hooked_s": hooked.seconds, "own_s": own_s}
+                costs.append(cost_of(pair[0].seconds, pair[1].seconds))
+                clocks += pair
+        own_s = sum(clock.inner_s for clock in clocks) + woken.cpu_s
+        # The two have called each hook once.
+        whole_s = sum(clock.whole_s for clock in clocks) / 2
+        return {"costs": costs, "own": own_s / whole_s}
 
     def decode(self, context: int, batch: int, steps: int) -> float:
         """Seconds of a step over sequences of `context` tokens, loaded from the pool."""
@@ -134,7 +141,7 @@ class Engine:
     def _tokens(self, count: int) -> Any:
         return self._random.integers(0, self._loaded.config.vocab_size, count, dtype=np.int32)
 
-    def _chunk(self, tokens: Any, start: int, clock: LayerClock | None = None) -> None:
+    def _chunk(self, tokens: Any, start: int, clock: LayerClock | HookClock | None = None) -> None:
         chunk = tokens[start : start + self._loaded.grid_tokens]
         block_tokens = self._loaded.layout.block_tokens
         first = start // block_tokens
