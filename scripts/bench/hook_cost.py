@@ -1,8 +1,8 @@
 """What the hook after each group of layers costs a prefill, on a machine whose speed changes.
 
 A chunk is computed twice, and in each of the two every second hook is called, not the same ones. So
-what is compared lies some tens of milliseconds apart, and a machine that is faster in one of the two
-makes no difference: it adds as much to one half of the groups as it takes from the other.
+what is compared lies some tens of milliseconds apart, and it makes no difference that the machine
+is faster in one of the two: it adds as much to one half of the groups as it takes from the other.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def woken_loop(num_layers: int) -> Iterator[WokenLoop]:
 
 @dataclass(slots=True)
 class HookClock:
-    """Calls every second hook of a chunk, beginning with the first or (`turn` 1) with the second."""
+    """Calls every second hook of a chunk, from the first or (`turn` 1) from the second one on."""
 
     woken: WokenLoop
     turn: int
@@ -90,7 +90,7 @@ class HookClock:
 def cost_of(first: Sequence[float], second: Sequence[float]) -> float | None:
     """How much longer a hook makes what follows it, as a share, from the `seconds` of the clocks of
     turn 0 and 1. None: there are too few groups to tell it from a change of the machine's speed."""
-    if len(first) < 2:  # noqa: PLR2004
+    if len(first) < 2:
         return None
     weights = [1.0] * len(first)
     if len(first) % 2:
