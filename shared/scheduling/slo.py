@@ -90,3 +90,8 @@ def goodput_per_s(requests: Sequence[Served], slo: Slo, span_s: float) -> float:
     if span_s <= 0:
         raise ValueError(f"span_s: must be above 0, is {span_s}")
     return sum(meets(request, slo) for request in requests) / span_s
+
+
+def shown(seconds: float) -> str:
+    """With three figures whatever its size, for sentences: a target may be some milliseconds."""
+    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"

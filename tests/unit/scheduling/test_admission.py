@@ -11,7 +11,7 @@ from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused
 from shared.scheduling.events import BillFinished, InstanceReported
-from shared.scheduling.slo import Slo
+from shared.scheduling.slo import Slo, shown
 from shared.scheduling.vocabulary import InstanceView, PredictedTimes, Refusal
 from tests.support.placing import MODEL, Driven, instance, request
 
@@ -51,6 +51,15 @@ def test_a_ttft_that_would_be_missed_is_refused_with_both_figures_and_a_time(rul
     assert refusal.retry_after_s == pytest.approx(5.0)
     assert "TTFT would be 10.00 s, allowed are 5.00 s" in refusal.message
     assert isinstance(place(cluster(3.0), admission=rule, slo=Slo(ttft_s=5.0)), AnswerPlaced)
+
+
+def test_a_target_of_some_milliseconds_is_told_in_figures_that_differ() -> None:
+    answer = place(cluster(0.0), slo=Slo(ttft_s=0.0042))
+    assert isinstance(answer, AnswerRefused)
+    assert "allowed are 4.2 ms" in answer.refusal.message
+    assert [shown(one) for one in (1e-6, 0.110, 0.9996, 1.0, 12.345)] == [
+        "0.001 ms", "110 ms", "1.00 s", "1.00 s", "12.35 s",
+    ]  # fmt: skip
 
 
 def test_a_full_decode_pool_is_refused_at_arrival_by_all_rules_but_baseline() -> None:

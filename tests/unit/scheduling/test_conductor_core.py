@@ -74,7 +74,7 @@ def test_a_loser_says_why_it_lost_and_has_a_whole_bill() -> None:
     assert re.fullmatch(r"cost 2\.\d+ s, the winner's 1\.\d+ s", dearer.reason)
     assert dearer.predicted.overhead_s == 0.25
     late = loser_of({"expected_start_s": 9.0}, slo=Slo(ttft_s=5.0))
-    assert re.fullmatch(r"TTFT would be 9\.\d+ s, allowed are 5\.000 s", late.reason)
+    assert re.fullmatch(r"TTFT would be 9\.\d+ s, allowed are 5\.00 s", late.reason)
     idle = loser_of({}, policy="round_robin")
     assert "less than the winner's, but the policy does not go by cost" in idle.reason
 
