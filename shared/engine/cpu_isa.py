@@ -1,4 +1,4 @@
-"""Names what of this CPU decides which kernels run, and with them the bits of a result."""
+"""Names what of this CPU decides which of torch's kernels run, and what ours need."""
 
 import ctypes
 import platform
@@ -19,14 +19,12 @@ _MODEL_FIELDS = (
 )  # fmt: skip
 
 
-def cpu_isa(*, with_model: bool, cpuinfo: Path = _CPUINFO) -> str:
-    """For example `x86_64 AVX512 amx_bf16+avx512_bf16`, then ` GenuineIntel/6/143` if asked."""
+def cpu_isa(*, cpuinfo: Path = _CPUINFO) -> str:
+    """For example `x86_64 AVX512 amx_bf16+avx512_bf16 GenuineIntel/6/143`."""
     values = _first_cpu(cpuinfo)
     present = _flags(values)
     flags = "+".join(sorted(flag for flag in _FLAGS if flag in present))
     isa = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}".strip()
-    if not with_model:
-        return isa
     model = "/".join(values[name] for name in _MODEL_FIELDS if name in values)
     return f"{isa} {model or platform.processor() or 'unknown CPU'}"
 

@@ -68,10 +68,10 @@ def prepare_cuda() -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
-def describe_device(device: ComputeDevice, *, is_torch_cpu: bool) -> str:
-    """What of the device decides which kernels run, and with them the bits of a result."""
+def describe_device(device: ComputeDevice) -> str:
+    """What of the device decides which of torch's kernels run, and with them a result's bits."""
     if not device.is_cuda:
-        return f"cpu {cpu_isa(with_model=is_torch_cpu)}"
+        return f"cpu {cpu_isa()}"
     return describe_cuda(torch.cuda.get_device_properties(device.torch_device))
 
 

@@ -83,6 +83,9 @@ class Kernels:
     ) -> None:
         self.isa = isa
         self.build = build  # names source, compiler and flags
+        # In float32 AVX2 and AVX-512 sum in the same order; else each instruction in its own.
+        self.bits = "panels" if dtype == torch.float32 and isa != "amx" else f"{isa}-panels"
+        """Equal names, equal bits of each result."""
         self._widens_rows = isa == "avx2" and dtype == torch.bfloat16
         self._calls: dict[str, Any] = {}
         for name, arguments in _SIGNATURES.items():

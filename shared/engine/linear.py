@@ -23,6 +23,10 @@ PANEL_MODES: dict[LinearMode, KernelIsa] = {
 }
 
 
+def panel_mode(isa: KernelIsa) -> LinearMode:
+    return next(mode for mode, made_for in PANEL_MODES.items() if made_for == isa)
+
+
 _PREPACKED_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
 
 

@@ -15,7 +15,6 @@ from shared.checkpoint.tokenizer import tokenizer_fingerprint
 from shared.engine.device import ComputeDevice, compute_device, describe_device
 from shared.engine.errors import EngineError
 from shared.engine.heap import keep_freed_memory
-from shared.engine.kernel_build import KernelIsa
 from shared.engine.kernels import Kernels, load_kernels
 from shared.engine.kv_layout import (
     GRID_TOKENS,
@@ -29,6 +28,7 @@ from shared.engine.linear import (
     LinearMode,
     best_linear_mode,
     is_row_independent,
+    panel_mode,
 )
 from shared.engine.model import LlamaModel
 from shared.engine.timed import PassTimes
@@ -101,6 +101,7 @@ def load_model(
         source.name, dtype, f"{device}, {linear_mode}", read_s - start_s, kernels_s - read_s,
         mapped_s - kernels_s, perf_counter() - mapped_s,
     )  # fmt: skip
+    multiplies, computes = _what_decides_bits(llama)
     is_any_threads = place.is_cuda or is_row_independent(linear_mode, TORCH_DTYPES[dtype])
     return LoadedModel(
         source=source,
@@ -116,17 +117,25 @@ def load_model(
             tokenizer=tokenizer_fingerprint(source),
             mode=mode,
             dtype=dtype,
-            linear_mode=linear_mode if times is None else "timed",
+            linear_mode=multiplies if times is None else "timed",
             grid_tokens=grid_tokens,
             block_tokens=block_tokens,
             layout_version=LAYOUT_VERSION,
             engine_revision=ENGINE_REVISION,
             torch_version=torch.__version__,
-            device=describe_device(place, is_torch_cpu=kernels is None),
+            device=computes,
             threads=None if is_any_threads else threads,
         ),
         times=times,
     )
+
+
+def _what_decides_bits(model: LlamaModel) -> tuple[str, str]:
+    """`linear_mode` and `device` of the KV's format: hosts with other CPUs share what ours make."""
+    if model.kernels is None:
+        return model.linear_mode, describe_device(model.device)
+    # All that torch computes is then the table of RoPE; the rest it copies.
+    return model.kernels.bits, f"cpu, RoPE {model.rotary_fingerprint()}"
 
 
 def _linears(
@@ -145,7 +154,7 @@ def _linears(
         raise EngineError("linear_mode: 'cublas' needs a CUDA device")
     kernels = _kernels(config, dtype, cache_dir, asked)
     if kernels is not None:
-        return kernels, _panel_mode(kernels.isa)
+        return kernels, panel_mode(kernels.isa)
     return None, asked or best_linear_mode(TORCH_DTYPES[dtype])
 
 
@@ -159,11 +168,7 @@ def _kernels(
     kernels = load_kernels(config, TORCH_DTYPES[dtype], cache_dir, isa)
     if kernels is None and linear_mode is not None:
         raise EngineError(
-            f"linear_mode: {linear_mode!r} needs gcc, a CPU with these instructions and a model "
-            "with heads of a multiple of 16 values"
+            f"linear_mode: {linear_mode!r} (MOONPOOL_KERNELS={isa}) needs gcc, a CPU with these "
+            f"instructions for {dtype}, and a model with heads of a multiple of 16 values"
         )
     return kernels
-
-
-def _panel_mode(isa: KernelIsa) -> LinearMode:
-    return next(mode for mode, made_for in PANEL_MODES.items() if made_for == isa)

@@ -134,6 +134,10 @@ class LlamaModel:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self._embeddings)
 
+    def rotary_fingerprint(self) -> str:
+        """Of the table that `rotary` reads, on a CPU."""
+        return self._rotary.fingerprint()
+
     def rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._rotary.at(positions)
 

@@ -1,5 +1,6 @@
 """Cosines and sines of rotary position embedding for every position of the context."""
 
+import hashlib
 import math
 
 import torch
@@ -17,6 +18,13 @@ class RotaryTable:
         angles = torch.outer(positions, frequencies)
         self._cos = (angles.cos() * amplitude).to(device, dtype)
         self._sin = (angles.sin() * amplitude).to(device, dtype)
+
+    def fingerprint(self) -> str:
+        """Equal where the tables are, to the bit: on some CPUs torch computes them differently."""
+        digest = hashlib.blake2b(digest_size=8)
+        for table in (self._cos, self._sin):
+            digest.update(table.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each [rows, 1, head_dim / 2]: the same for all heads of a row."""

@@ -5,6 +5,7 @@ import logging
 
 from shared.checkpoint.errors import CheckpointError
 from shared.engine.errors import EngineError
+from shared.engine.linear import panel_mode
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.self_test import run_self_test
 from shared.messages import subjects
@@ -119,6 +120,7 @@ class WorkerService:
                 cache_dir=settings.cache_dir,
                 threads=settings.threads,
                 block_tokens=settings.block_tokens,
+                linear_mode=settings.kernels and panel_mode(settings.kernels),
                 device=settings.device,
                 times=self._pass_times(),
             )

@@ -24,6 +24,11 @@ class WorkerSettings(CommonSettings):
         default=None, ge=16, le=512, description="tokens of a block; the grid's when not set"
     )
     threads: int = Field(default=1, ge=1, description="threads of one matrix product")
+    kernels: Literal["amx", "avx512", "avx2"] | None = Field(
+        default=None,
+        description="the instructions of our kernels on a CPU, the fastest here when not set. "
+        "Hosts of different CPUs share bfloat16 KV with the same ones only",
+    )
     timed_by: str | None = Field(
         default=None,
         description="dummy models: passes take the times of this hardware profile (its name or "

@@ -19,6 +19,7 @@ from shared.engine.errors import EngineError
 from shared.engine.flashinfer_attention import FlashInferAttention, flashinfer_fits
 from shared.engine.loaded_model import LoadedModel, load_model
 from shared.engine.paged_decode import EachAttention, PagedDecodeAttention, page_tokens_of
+from shared.engine.rotary import RotaryTable
 from tests.support.engine import EngineBench, random_tokens
 
 CPUINFO = """processor\t: 0
@@ -82,29 +83,40 @@ def test_the_format_of_a_gpu_names_what_chooses_its_kernels() -> None:
     assert describe_cuda(fewer) != describe_cuda(gpu)
 
 
-def test_the_cpus_model_counts_where_torch_multiplies_and_only_there(tmp_path: Path) -> None:
+def test_the_model_of_a_cpu_is_named_beside_its_instructions(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text(CPUINFO)
     other.write_text(CPUINFO.replace("143", "207"))
-    assert cpu_isa(with_model=True, cpuinfo=one).endswith(
-        " amx_bf16+avx2+avx512f+fma GenuineIntel/6/143"
-    )
-    assert cpu_isa(with_model=True, cpuinfo=one) != cpu_isa(with_model=True, cpuinfo=other)
-    assert cpu_isa(with_model=False, cpuinfo=one) == cpu_isa(with_model=False, cpuinfo=other)
+    assert cpu_isa(cpuinfo=one).endswith(" amx_bf16+avx2+avx512f+fma GenuineIntel/6/143")
+    assert cpu_isa(cpuinfo=one) != cpu_isa(cpuinfo=other)
 
 
 def test_two_cpu_models_share_a_root_with_our_kernels_only(
     tiny: LoadedModel, tiny_torch: LoadedModel, monkeypatch: pytest.MonkeyPatch, cache_dir: Path
 ) -> None:
-
-    def another_cpu(*, with_model: bool) -> str:
-        return cpu_isa(with_model=False) + (" Other/1/2" if with_model else "")
-
-    monkeypatch.setattr(device_module, "cpu_isa", another_cpu)
+    monkeypatch.setattr(device_module, "cpu_isa", lambda: "another CPU")
     for loaded in (tiny, tiny_torch):
         again = load_model("dummy:tiny", cache_dir=cache_dir, linear_mode=loaded.model.linear_mode)
         is_equal = again.kv_format.root() == loaded.kv_format.root()
         assert is_equal == (loaded.model.kernels is not None)
+
+
+def test_another_table_of_rope_is_another_root(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cache_dir: Path
+) -> None:
+    """A last bit of one cosine, as another CPU's torch may have it."""
+    if tiny.model.kernels is None:
+        pytest.skip("our kernels are not here")
+    right = RotaryTable.__init__
+
+    def off_by_a_bit(self: RotaryTable, *arguments: Any) -> None:
+        right(self, *arguments)
+        self._cos[3, 1] = torch.nextafter(self._cos[3, 1], torch.tensor(2.0))
+
+    monkeypatch.setattr(RotaryTable, "__init__", off_by_a_bit)
+    again = load_model("dummy:tiny", cache_dir=cache_dir)
+    assert again.kv_format.linear_mode == tiny.kv_format.linear_mode
+    assert again.kv_format.root() != tiny.kv_format.root()
 
 
 @pytest.mark.parametrize("heads", [4, 9, 3])
