@@ -37,11 +37,17 @@ async def claim_format(bus: Bus, model: str, instance: str, kv_format: KvFormat)
 
 
 def _explain(model: str, kv_format: KvFormat, reply: ClaimReply) -> str:
+    hint = ""
     try:
         differences = "; ".join(kv_format.differences(KvFormat.from_dict(reply.current)))
+        if "linear_mode: " in differences:
+            hint = (
+                "; other kernels multiply here, as on a host with another CPU: set "
+                "MOONPOOL_KERNELS on all instances to those that each host has"
+            )
     except (TypeError, ValueError) as error:
         differences = f"theirs is not readable here: {error}"
     return (
         f"the deployment serves {model} with another kv_format (mine != theirs): {differences}. "
-        "Start this instance with the same settings, or stop the others first"
+        f"Start this instance with the same settings, or stop the others first{hint}"
     )
