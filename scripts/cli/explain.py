@@ -15,6 +15,7 @@ from scripts.cli.asking import JsonOption
 from scripts.cli.gateway_client import ApiKeyOption, UrlOption, open_gateway
 from scripts.cli.output import CommandError, print_json
 from scripts.cli.prompt_chain import ChatOption
+from shared.scheduling.slo import shown, shown_apart
 
 STDIN = "-"
 TABLE_WIDTH = 120
@@ -141,8 +142,7 @@ def refusal_of(told: Mapping[str, Any]) -> RenderableType:
         allowed = targets.get(f"allowed_{name}_ms")
         predicted = targets.get(f"predicted_{name}_ms")
         if allowed is not None or predicted is not None:
-            limit = "no target" if allowed is None else f"allowed {_ms(allowed)}"
-            lines.append(Text(f"  {name.upper():4}  predicted {_ms(predicted)}, {limit}"))
+            lines.append(Text(f"  {name.upper():4}  {_beside(predicted, allowed)}"))
     lines += [Text(f"  {number} {reason}") for reason, number in _others(told)]
     if targets:
         lines.append(Text("try: allow more time, or ask when less runs"))
@@ -196,5 +196,10 @@ def _number(value: float | None, *, places: int = 3) -> str:
     return UNKNOWN if value is None else f"{value:.{places}f}"
 
 
-def _ms(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1f} ms"
+def _beside(predicted_ms: float | None, allowed_ms: float | None) -> str:
+    if predicted_ms is not None and allowed_ms is not None:
+        predicted, allowed = shown_apart(predicted_ms / 1e3, allowed_ms / 1e3)
+        return f"predicted {predicted}, allowed {allowed}"
+    predicted = UNKNOWN if predicted_ms is None else shown(predicted_ms / 1e3)
+    limit = "no target" if allowed_ms is None else f"allowed {shown(allowed_ms / 1e3)}"
+    return f"predicted {predicted}, {limit}"

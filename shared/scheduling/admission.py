@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from shared.scheduling.cluster_view import ClusterView
-from shared.scheduling.slo import NO_SLO, Slo, shown
+from shared.scheduling.slo import NO_SLO, Slo, would_miss
 from shared.scheduling.vocabulary import (
     PlacementRequest,
     PredictedTimes,
@@ -124,7 +124,7 @@ def refuse_slow(
         ttft_s -= max(0.0, predicted.overhead_s - allowed.ttft_s * MAX_OVERHEAD_SHARE)
     seen = Slo(ttft_s, tbt_s)
     if allowed.ttft_s is not None and ttft_s > allowed.ttft_s:
-        message = f"TTFT would be {shown(ttft_s)}, allowed are {shown(allowed.ttft_s)}"
+        message = would_miss("TTFT", ttft_s, allowed.ttft_s)
         # Queues run off in real time: so long until this one would be in time.
         return _overloaded(message, ttft_s - allowed.ttft_s, seen, allowed)
     return None if rule == "baseline" else refuse_slow_decode(seen, allowed, decode_time_s)
@@ -141,7 +141,7 @@ def refuse_slow_decode(predicted: Slo, allowed: Slo, decode_time_s: float) -> Re
     tbt_s, allowed_s = predicted.tbt_s, allowed.tbt_s
     if tbt_s is None or allowed_s is None or tbt_s <= allowed_s:
         return None
-    message = f"TBT would be {shown(tbt_s)}, allowed are {shown(allowed_s)}"
+    message = would_miss("TBT", tbt_s, allowed_s)
     # Batches shrink as answers end, all of them once in `decode_time_s`.
     return _overloaded(message, decode_time_s * (1 - allowed_s / tbt_s), predicted, allowed)
 

@@ -17,7 +17,7 @@ from shared.scheduling.pairing import handoff_s
 from shared.scheduling.policies.base import PlacementPolicy
 from shared.scheduling.pricing import Prices
 from shared.scheduling.situation import Situation
-from shared.scheduling.slo import NO_SLO, Slo, shown
+from shared.scheduling.slo import NO_SLO, Slo, would_miss
 from shared.scheduling.vocabulary import (
     Candidate,
     InstanceKey,
@@ -114,7 +114,7 @@ def _loser(prices: Prices, position: int, winner: Candidate, allowed_s: float | 
     late_s = loser.predicted.ttft_s - loser.predicted.overhead_s
     if allowed_s is None or not winner.predicted.ttft_s <= allowed_s < late_s:
         return loser
-    return replace(loser, reason=f"TTFT would be {shown(late_s)}, allowed are {shown(allowed_s)}")
+    return replace(loser, reason=would_miss("TTFT", late_s, allowed_s))
 
 
 def in_time_first(prices: Prices, allowed_s: float) -> None:

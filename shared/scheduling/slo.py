@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LONGEST_SHARE = 0.1
+LEAST_FIGURES, MOST_FIGURES = 3, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,22 @@ def goodput_per_s(requests: Sequence[Served], slo: Slo, span_s: float) -> float:
     return sum(meets(request, slo) for request in requests) / span_s
 
 
-def shown(seconds: float) -> str:
+def shown(seconds: float, *, figures: int = LEAST_FIGURES) -> str:
     """With three figures whatever its size, for sentences: a target may be some milliseconds."""
-    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+    if seconds >= 0.9995:
+        return f"{seconds:.{figures - 1}f} s"
+    return f"{seconds * 1e3:.{figures}g} ms"
+
+
+def shown_apart(one_s: float, other_s: float) -> tuple[str, str]:
+    """Both, with more figures where they would read the same."""
+    for figures in range(LEAST_FIGURES, MOST_FIGURES + 1):
+        one, other = shown(one_s, figures=figures), shown(other_s, figures=figures)
+        if one != other:
+            return one, other
+    return shown(one_s), shown(other_s)
+
+
+def would_miss(target: str, predicted_s: float, allowed_s: float) -> str:
+    predicted, allowed = shown_apart(predicted_s, allowed_s)
+    return f"{target} would be {predicted}, allowed are {allowed}"

@@ -11,7 +11,7 @@ from shared.scheduling.cost_model import CostProfile, PrefillCoefficients
 from shared.scheduling.decode_forecast import DecodeForecast
 from shared.scheduling.effects import AnswerPlaced, AnswerRefused
 from shared.scheduling.events import BillFinished, InstanceReported
-from shared.scheduling.slo import Slo, shown
+from shared.scheduling.slo import Slo, shown, shown_apart
 from shared.scheduling.vocabulary import InstanceView, PredictedTimes, Refusal
 from tests.support.placing import MODEL, Driven, instance, request
 
@@ -60,6 +60,13 @@ def test_a_target_of_some_milliseconds_is_told_in_figures_that_differ() -> None:
     assert [shown(one) for one in (1e-6, 0.110, 0.9996, 1.0, 12.345)] == [
         "0.001 ms", "110 ms", "1.00 s", "1.00 s", "12.35 s",
     ]  # fmt: skip
+
+
+def test_a_target_that_is_just_missed_is_told_in_figures_that_differ() -> None:
+    assert shown_apart(1.004, 1.003) == ("1.004 s", "1.003 s")
+    assert shown_apart(0.05052, 0.05051) == ("50.52 ms", "50.51 ms")
+    assert shown_apart(0.110, 0.1) == ("110 ms", "100 ms")
+    assert shown_apart(1.0, 1.0) == ("1.00 s", "1.00 s")
 
 
 def test_a_full_decode_pool_is_refused_at_arrival_by_all_rules_but_baseline() -> None:

@@ -135,9 +135,22 @@ def test_a_refusal_says_what_was_predicted_and_what_is_allowed() -> None:
     }
     assert shown(refusal_of(refused(targets=targets)))[1:] == [
         "would be refused: TTFT would be 2.00 s",
-        "  TTFT  predicted 2000.0 ms, allowed 500.0 ms",
+        "  TTFT  predicted 2.00 s, allowed 500 ms",
         "  TBT   predicted 25.3 ms, no target",
         "try: allow more time, or ask when less runs",
+    ]
+
+
+def test_targets_are_told_in_the_figures_of_the_sentence() -> None:
+    targets = {
+        "predicted_ttft_ms": 50.54,
+        "allowed_ttft_ms": 50.51,
+        "predicted_tbt_ms": 37.6,
+        "allowed_tbt_ms": 0.001,
+    }
+    assert shown(refusal_of(refused(targets=targets)))[2:4] == [
+        "  TTFT  predicted 50.54 ms, allowed 50.51 ms",
+        "  TBT   predicted 37.6 ms, allowed 0.001 ms",
     ]
 
 
