@@ -40,8 +40,9 @@ def woken_loop(num_layers: int) -> Iterator[WokenLoop]:
     woken = WokenLoop(asyncio.new_event_loop(), layer_groups(num_layers, NUM_LAYER_GROUPS))
 
     def run() -> None:
+        began_s = time.thread_time()
         woken.loop.run_forever()
-        woken.cpu_s = time.thread_time()
+        woken.cpu_s = time.thread_time() - began_s
 
     thread = threading.Thread(target=run, name="hook")
     thread.start()
