@@ -64,9 +64,10 @@ class Engine:
                     self._chunk(tokens, start, clock)
         return [clock.seconds for clock in clocks]
 
-    def hooks(self, num_tokens: int) -> dict[str, Any]:
+    def hooks(self, num_tokens: int, first_turn: int) -> dict[str, Any]:
         """What a worker's hooks cost each chunk of a prefill, as shares; and what share of a
-        prefill they and the loop they wake take themselves. Each chunk is computed twice."""
+        prefill they and the loop they wake take themselves. Each chunk is computed twice, the first
+        one first by the clock of `first_turn`."""
         tokens = self._tokens(num_tokens)
         clocks: list[HookClock] = []
         costs: list[float | None] = []
@@ -74,7 +75,7 @@ class Engine:
             for number, start in enumerate(range(0, num_tokens, self._loaded.grid_tokens)):
                 pair = [HookClock(woken, turn) for turn in range(2)]
                 # Nobody is always the second, who finds the caches warm.
-                for clock in pair if number % 2 else reversed(pair):
+                for clock in reversed(pair) if (number + first_turn) % 2 else pair:
                     self._chunk(tokens, start, clock)
                 costs.append(cost_of(pair[0].seconds, pair[1].seconds))
                 clocks += pair

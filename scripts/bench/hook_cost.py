@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from shared.worker.grid import NUM_LAYER_GROUPS, layer_groups
 
 NORMAL_PER_MAD, MEDIAN_PER_MEAN = 1.4826, 1.2533
-"""Of values as noise scatters them: their deviation, and how much less sure a median is."""
+"""Of a normal distribution: the standard deviation in median absolute deviations, and the standard
+error of the median in those of the mean."""
 
 
 @dataclass(slots=True)

@@ -184,7 +184,7 @@ static void product_bf16(long rows, long columns, long depth, const bf16 *a, lon
             const bf16 *fetched = b + 2 * column;
             if (ahead) /* half of what these rows fetch, with each half of the columns */
                 fetched = ahead + (row / TILE_ROWS + column / (2 * TILE_COLUMNS)) *
-                                      (AHEAD(bf16, whole) / 2);
+                                      (FETCHED(bf16, whole) / 2);
             tiles_2_2(whole, a + row * lda, lda, b + 2 * column, ldb, c + row * ldc + column, ldc,
                       is_first, rest ? tail.rows : 0, tail.columns + 2 * column, columns, fetched);
         }

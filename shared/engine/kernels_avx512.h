@@ -112,10 +112,10 @@ INLINE void inner_float(const int rows, const int vectors, long depth, const flo
         for (int j = 0; j < vectors; j++)
             acc[i][j] = is_first ? vec_zero() : vec_load(c + i * ldc + 16 * j);
     long k = 0;
-    for (; k + EVERY <= depth; k += EVERY, ahead += LINE(float)) {
+    for (; k + FETCH_STEP <= depth; k += FETCH_STEP, ahead += LINE(float)) {
         fetch(ahead);
 #pragma GCC unroll 8
-        for (long each = 0; each < EVERY; each++)
+        for (long each = 0; each < FETCH_STEP; each++)
             step_float(rows, vectors, a + k + each, lda, b + (k + each) * ldb, acc);
     }
     for (; k < depth; k++) step_float(rows, vectors, a + k, lda, b + k * ldb, acc);
@@ -137,7 +137,7 @@ INLINE void inner_bf16(const int rows, const int vectors, long depth, const bf16
         for (int j = 0; j < vectors; j++)
             acc[i][j] = is_first ? vec_zero() : vec_load(c + i * ldc + 16 * j);
     for (long k = 0; k < depth / 2; k++) {
-        if (k % (EVERY / 2) == 0) fetch(ahead + k * (2 * LINE(bf16) / EVERY));
+        if (k % (FETCH_STEP / 2) == 0) fetch(ahead + k * (2 * LINE(bf16) / FETCH_STEP));
         __m512i row[4];
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_si512(b + 2 * (k * ldb + 16 * j));

@@ -44,9 +44,9 @@ INLINE const bf16 *left_of_bf16(const bf16 *from, float *room, long count) {
         const long most = DEPTH_BLOCK_##type;                                                      \
         for (long k = 0; k < depth; k += most) {                                                   \
             const long deep = depth - k < most ? depth - k : most;                                 \
-            const type *ahead = weights + (depth + k) * PANEL + group * AHEAD(type, deep);         \
+            const type *ahead = weights + (depth + k) * PANEL + group * FETCHED(type, deep);       \
             product_##type(count, PANEL, deep, x + k, depth, weights + k * PANEL, PANEL, acc,      \
-                           PANEL, k == 0, group < FETCHING(type) ? ahead : 0);                     \
+                           PANEL, k == 0, group < FETCHING_GROUPS(type) ? ahead : 0);              \
         }                                                                                          \
     }
 

@@ -24,12 +24,12 @@ typedef float left_float; /* what the rows of a product are given as */
 #define QUERY_BLOCK 48
 #endif
 
-/* A group of rows fetches a line for every EVERY inputs of the panel that comes next, so that it is in
-   the second cache by then: FETCHING groups fetch all of it. */
-#define EVERY 8
+/* The first rows that are multiplied with a panel fetch the next one into the second cache: a group
+   of rows one line for every FETCH_STEP inputs, so FETCHING_GROUPS of them the whole panel. */
+#define FETCH_STEP 8
 #define LINE(type) (64 / (long)sizeof(type))
-#define AHEAD(type, depth) ((depth) / EVERY * LINE(type))
-#define FETCHING(type) (EVERY * PANEL / LINE(type))
+#define FETCHED(type, depth) ((depth) / FETCH_STEP * LINE(type)) /* by a group */
+#define FETCHING_GROUPS(type) (FETCH_STEP * PANEL / LINE(type))
 INLINE void fetch(const void *line) { __builtin_prefetch(line, 0, 2); }
 
 #ifdef __AVX512F__
@@ -77,15 +77,16 @@ SHAPES(bf16)
             const long vectors = (columns - column >= most ? most : columns - column) / 16;        \
             const long skip = sizeof(type) == 2 ? 2 * column : column;                             \
             for (long row = 0; row < rows; row += count) {                                         \
-                const type *fetched = ahead ? ahead + row / count * AHEAD(type, depth) : b + skip; \
+                const type *fetched = b + skip; /* is cached already */                            \
+                if (ahead) fetched = ahead + row / count * FETCHED(type, depth);                   \
                 inner_##type##_of[vectors - 1][count - 1](depth, a + row * lda, lda, b + skip,     \
                                                           ldb, c + row * ldc + column, ldc,        \
                                                           is_first, fetched);                      \
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
-    /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns; meanwhile  \
-       fetches AHEAD a group of rows from `ahead`, or nothing */                                   \
+    /* c[rows][columns] (+)= a * b for any number of rows and a multiple of 16 columns; groups of  \
+       MAX_ROWS fetch from `ahead` on, where there is one */                                       \
     static void name(long rows, long columns, long depth, const left_##type *a, long lda,          \
                      const type *b, long ldb, float *c, long ldc, int is_first,                    \
                      const type *ahead) {                                                          \
