@@ -148,7 +148,10 @@ def _linears(
     """The kernels where products are ours, and what multiplies."""
     if device.is_cuda:
         if asked not in (None, "cublas"):
-            raise EngineError(f"linear_mode: {asked!r} is not for {device.torch_device}")
+            raise EngineError(
+                f"linear_mode: {asked!r} is not for {device.torch_device}; MOONPOOL_KERNELS is for "
+                "CPUs, leave it unset"
+            )
         return None, "cublas"
     if asked == "cublas":
         raise EngineError("linear_mode: 'cublas' needs a CUDA device")

@@ -39,8 +39,9 @@ async def claim_format(bus: Bus, model: str, instance: str, kv_format: KvFormat)
 def _explain(model: str, kv_format: KvFormat, reply: ClaimReply) -> str:
     hint = ""
     try:
-        differences = "; ".join(kv_format.differences(KvFormat.from_dict(reply.current)))
-        if "linear_mode: " in differences:
+        theirs = KvFormat.from_dict(reply.current)
+        differences = "; ".join(kv_format.differences(theirs))
+        if _is_another_cpu(kv_format, theirs):
             hint = (
                 "; other kernels multiply here, as on a host with another CPU: set "
                 "MOONPOOL_KERNELS on all instances to those that each host has"
@@ -51,3 +52,10 @@ def _explain(model: str, kv_format: KvFormat, reply: ClaimReply) -> str:
         f"the deployment serves {model} with another kv_format (mine != theirs): {differences}. "
         f"Start this instance with the same settings, or stop the others first{hint}"
     )
+
+
+def _is_another_cpu(mine: KvFormat, theirs: KvFormat) -> bool:
+    """Both multiply by our kernels, with other instructions: what a setting can make the same."""
+    modes = {mine.linear_mode, theirs.linear_mode}
+    is_ours = all(mode.endswith("-panels") for mode in modes)
+    return is_ours and len(modes) > 1 and mine.dtype == theirs.dtype

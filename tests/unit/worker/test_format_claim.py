@@ -1,6 +1,6 @@
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -48,9 +48,15 @@ def test_other_kernels_are_named_with_what_to_set() -> None:
     assert "MOONPOOL_KERNELS" in told
 
 
-def test_another_dtype_is_named_and_nothing_said_of_kernels() -> None:
-    told = refusal_of(replace(MINE, dtype="float32").to_dict())
-    assert "dtype: 'bfloat16' != 'float32'" in told
+@pytest.mark.parametrize(
+    ("dtype", "linear_mode"),
+    [("float32", "panels"), ("bfloat16", "plain"), ("bfloat16", "cublas"), ("bfloat16", "timed")],
+)
+def test_what_no_choice_of_kernels_mends_has_no_word_of_them(
+    dtype: Literal["float32", "bfloat16"], linear_mode: str
+) -> None:
+    told = refusal_of(replace(MINE, dtype=dtype, linear_mode=linear_mode).to_dict())
+    assert f"linear_mode: 'avx2-panels' != '{linear_mode}'" in told
     assert "MOONPOOL_KERNELS" not in told
 
 
